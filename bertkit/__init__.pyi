@@ -179,6 +179,7 @@ class _BertShape(TypedDict, total=False):
     initializer_range: float
     layer_norm_eps: float
     scale_outputs: bool
+    frequency_biases: bool
     task_transform: bool
     family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert'] | None
     embedding_size: int | None

@@ -254,7 +254,7 @@ def new_model(
     """Make a model with initial weights, of one of the shapes of `bertkit pretrain model=`, for the vocabulary of a tokenizer.
 
     `settings` are those of `pretrain` that concern the model: `segments="pairs"` adds the next sentence head. An `objective` with heads of
-    its own has them.
+    its own has them. For `model.frequency_biases`, which needs a text, call `model.heads["masked_lm"].begin_with`.
 
     Raises InputError if a setting is wrong.
     """

@@ -3,10 +3,12 @@
 import dataclasses
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at, refuse
+from bertkit.data.batches.controls import token_counts
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.interop.hugging_face.config_json import completed, read_config, require_class
@@ -15,7 +17,7 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs.phases import lengths_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import BertWithHeads, MaskedLMHead
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.fitting import check_dataset
 from bertkit.run.memory_plan import check_size
@@ -53,6 +55,9 @@ def _new(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
     config = config_of(settings, dataset.tokenizer.facts)
     _check(settings, config, dataset, source=None)
     model = new_model(config, settings.heads, "next_sentence" in settings.heads, settings.seed)
+    for head in model.heads.values():
+        if config.frequency_biases and isinstance(head, MaskedLMHead):
+            head.begin_with(torch.from_numpy(token_counts(dataset.splits["train"], config.vocab_size)))
     return Start(model, dataset.tokenizer, init_from=None)
 
 

@@ -41,6 +41,7 @@ class Linear(nn.Linear):
     fast = ANYWHERE
     packed: FewRows | None = None  # set by `packed.pack`
     init_scale = 1.0  # a factor of the standard deviation of its initial weights
+    begins_as_identity = False  # whether the identity is added to them: the map begins by passing on its input
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""

@@ -143,8 +143,10 @@ class BertShape:
     type_vocab_size: Count  # 0: no segment embeddings
     initializer_range: Positive
     layer_norm_eps: Positive
-    # whether the initial output matrices of the layers are divided by sqrt(2 L)
+    # whether the initial output matrices of the layers are divided by sqrt(2 L); a BERT's masked LM head begins as the identity then
     scale_outputs: bool = field(default=False, metadata=IF_SET)
+    # whether the biases of the masked LM's output begin as the logarithms of the tokens' frequencies in the training text
+    frequency_biases: bool = field(default=False, metadata=IF_SET)
     task_transform: bool = field(default=False, metadata=IF_SET)  # task heads begin as a masked LM head does
     family: Family | None = field(default=None, metadata=IF_SET)
     # the size of the embeddings, which a linear map turns into `hidden_size`; None: the same, without a map

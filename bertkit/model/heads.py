@@ -43,13 +43,23 @@ class Transform(nn.Module):
 class MaskedLMHead(Transform):
     """Score every token of the vocabulary, as the original or the next one: `Transform`, and an output matrix tied to the token embeddings.
 
+    With scaled outputs and BERT's norm, a layer begins by passing on its input, and so does the head if the token that it predicts
+    may be shown (`is_shown`). ModernBERT's begins as in transformers.
+
     Source: google-research/bert run_pretraining.py `get_masked_lm_output`.
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, *, is_shown: bool = False) -> None:
         super().__init__(config, config.embedding_width)
+        passes_on = config.scale_outputs and config.norm.placement == "post"
+        self.dense.begins_as_identity = is_shown and passes_on and config.embedding_width == config.hidden_size
         self.decoder = TiedLinear()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    @torch.no_grad()
+    def begin_with(self, counts: Tensor) -> None:
+        """Begin with the frequencies of the tokens in a text, from their `counts`, (V,): it need not learn them."""
+        self.bias.copy_((counts + 1).log() - (counts + 1).sum().log())
 
     def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:  # type: ignore[override]
         """(M, D) and the embedding matrix (V, E) -> (M, V)."""
@@ -102,7 +112,7 @@ def make_head(name: str, config: BertConfig, encoder: Bert) -> nn.Module:
     config = replace(config, classifier_dropout=dropped)
     match name:
         case "masked_lm" | "next_token":
-            return MaskedLMHead(config)
+            return MaskedLMHead(config, is_shown=name == "masked_lm")
         case "next_sentence":
             return LinearHead(config, 2)
         case "sequence" | "token" | "span" | "choice":

@@ -13,7 +13,8 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     The recurrent matrix of each gate of a GRU or an LSTM is orthogonal (Bahdanau et al. 2015, appendix B.1). The normal
     distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`, and in
     transformers' ModernBERT; its BERT does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is
-    smaller (Shoeybi et al. 2019, section 3), and ModernBERT's classifiers have their own. The generator is on the CPU.
+    smaller (Shoeybi et al. 2019, section 3), and the identity is added to that of a masked LM head that `begins_as_identity`, so
+    that it predicts a token that is shown. ModernBERT's classifiers have their own. The generator is on the CPU.
     """
     for module in model.modules():
         of_module = std * module.init_scale if isinstance(module, Linear) else std
@@ -28,6 +29,8 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 nn.init.trunc_normal_(parameter, std=of_module, a=-2 * of_module, b=2 * of_module, generator=generator)
+                if isinstance(module, Linear) and module.begins_as_identity:
+                    parameter.data.add_(torch.eye(len(parameter)))
 
 
 def reinitialise_top(model: BertWithHeads, num_layers: int, seed: int) -> None:

@@ -125,6 +125,8 @@ class FinetuneSettings(TrainingSettings):
         problems = unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why), *rows) + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
         ]
+        if self.model is not None and self.model.frequency_biases:
+            problems.append("model.frequency_biases=true: only for masked LM and next tokens (pretrain); leave it out")
         attention = self.attention or AttentionConfig()
         if attention.pattern != "full":
             problems.append(f"attention.pattern={attention.pattern}: not with decoder=transformer; leave it out")

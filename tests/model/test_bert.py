@@ -1,7 +1,8 @@
 """Initial weights, heads, ties, and the shapes that the docstrings promise."""
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -172,3 +173,27 @@ IMPOSSIBLE = [
 def test_impossible_shapes_are_refused(changed: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         BertConfig(**{**vars(small_config()), **changed})
+
+
+@pytest.mark.parametrize(("placement", "scaled", "head", "is_copy"), [
+    ("post", True, "masked_lm", True), ("post", False, "masked_lm", False), ("pre", True, "masked_lm", False), ("post", True, "next_token", False),
+])  # fmt: skip
+def test_with_scaled_outputs_a_bert_begins_by_predicting_what_is_shown(
+    placement: Literal["post", "pre"], scaled: bool, head: str, is_copy: bool
+) -> None:
+    """What counting tokens needs in its first step: a kept token is its own label. transformers' ModernBERT does not, nor do next tokens."""
+    pattern = "causal" if head == "next_token" else "full"
+    config = dataclasses.replace(
+        small_config(hidden_size=96, num_attention_heads=2), scale_outputs=scaled, norm=NormConfig(placement=placement),
+        initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attention=AttentionConfig(pattern=pattern),
+    )  # fmt: skip
+    model = BertWithHeads(config, [head], with_pooler=False)
+    init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
+    ids, types, layout = batch()
+    with torch.no_grad():
+        logits = model(ids, types, layout).logits[head]
+        model.heads[head].begin_with(torch.arange(config.vocab_size))
+    share = torch.arange(1, config.vocab_size + 1) / sum(range(config.vocab_size + 1))
+    assert torch.allclose(model.heads[head].bias, share.log())
+    right = float((logits.argmax(-1) == ids).float().mean())
+    assert right > 0.9 if is_copy else right < 0.5

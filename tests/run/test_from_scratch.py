@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY_SHAPE, Capsys
+from safetensors.torch import load_file
 
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at
@@ -12,14 +13,14 @@ from bertkit.cli import run
 from bertkit.settings.reading.compose import compose, compose_from_run, compose_values
 
 KEYS = (
-    "model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "model.initializer_range", "model.scale_outputs",
+    "model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "model.initializer_range", "model.scale_outputs", "model.frequency_biases",
     "segments.max_seq_length", "final_phase.max_seq_length", "masking.probability", "batch.sequences",
     "optimizer.peak_learning_rate", "optimizer.beta2", "optimizer.bias_correction",
 )  # fmt: skip
-BERT = (0.1, 0.1, 0.02, False, 128, None, 0.15, 64, 1e-4, 0.999, False)
+BERT = (0.1, 0.1, 0.02, False, False, 128, None, 0.15, 64, 1e-4, 0.999, False)
 TINY, MINI, SMALL = (
-    (0.0, 0.0, initial, True, 32, 128, 0.3, 32, rate, 0.98, True)
-    for initial, rate in ((0.088, 2e-3), (0.0625, 1e-3), (0.044, 3e-4))
+    (0.0, 0.0, initial, True, biases, 32, 128, 0.3, 32, rate, 0.98, True)
+    for initial, biases, rate in ((0.088, False, 2e-3), (0.0625, False, 1e-3), (0.0265, True, 3e-4))
 )
 NEEDED = ["data_dir=x", "output_dir=y"]
 
@@ -93,11 +94,13 @@ def test_a_run_that_began_with_other_values_keeps_them(prepared_dir: Path, tmp_p
     berts_own = [f"{key}={value}".lower() for key, value in zip(KEYS, BERT, strict=True) if "length" not in key]
     words = ["pretrain", f"data_dir={prepared_dir}", "device=cpu", *TINY_SHAPE, "model=tiny"]
     words += ["segments.max_seq_length=32", "schedule.warmup_steps=0", "batch.micro_sequences=32"]
-    for name, typed, beta2 in (("old", berts_own, 0.999), ("new", [], 0.98)):
+    for name, typed, beta2 in (("old", berts_own, 0.999), ("new", ["model.frequency_biases=true"], 0.98)):
         run_dir = tmp_path / name
         assert run([*words, f"output_dir={run_dir}", "steps=1", *typed]) == 0
         assert run([*words, f"output_dir={run_dir}", "steps=2"]) == 0, capsys.readouterr().err
         assert "resumed from step 1 of 2" in capsys.readouterr().out
+        biases = load_file(run_dir / "model" / "model.safetensors")["cls.predictions.bias"]
+        assert (float(biases.std()) > 0.5) == (name == "new")  # the frequencies of the tokens, from the start
         manifest = json.loads((run_dir / "manifest.json").read_text())
         assert manifest["identity"]["optimizer"]["beta2"] == beta2
         assert [change["key"] for change in manifest["changes"]] == ["steps"]

@@ -23,7 +23,7 @@ _DERIVED = (
 )  # fmt: skip
 # settings that no architecture writes, or only with the class of a task
 _NOT_OF_THE_TYPE: dict[str, object] = {
-    "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False,
+    "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False, "frequency_biases": False,
 }  # fmt: skip
 _PARTS = ("weight", "bias")
 
