@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
+from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import hashes_of
@@ -58,6 +59,11 @@ def start_finetuning(
     frozen_depth = settings.frozen_depth(num_layers)
     if settings.reinit_layers > num_layers:
         raise InputError(f"reinit_layers={settings.reinit_layers}: the model has {num_layers} layers; lower it")
+    same = model.config.shared_layers and "all layers of this model have the same weights; leave it out"
+    refuse(
+        same and 0 < settings.reinit_layers < num_layers and f"reinit_layers={settings.reinit_layers}: {same}",
+        same and settings.layer_decay != 1 and f"layer_decay={settings.layer_decay}: {same}",
+    )
     check_tokenizer(f"model_dir={settings.model_dir or ''}", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)
     if is_main:

@@ -279,6 +279,13 @@ class BertConfig(BertShape):
             and decoder.kind == "rnn"
             and size % 2 > 0
             and f"model.hidden_size={size}: decoder=rnn needs an even number",
+            decoder is not None
+            and decoder.is_from_scratch
+            and [
+                f"model.{name}={vars(self)[name]}: not with decoder={decoder.kind}, which trains another encoder; leave it out"
+                for name in ("embedding_size", "shared_layers", "family")
+                if vars(self)[name]
+            ],
             *(f"{name}={id_}: expected an id below vocab_size={limit}" for name, id_ in ids.items() if id_ >= limit),
             (not labels or len(set(labels)) != len(labels))
             and f"labels={list(labels)}: expected at least one, without repeats",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from conftest import small_config
 from family_tokenizers import TEXTS, save_tokenizer
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -24,6 +25,7 @@ from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify, load_reference
 from bertkit.interop.parity.tokenizers import tokenizer_fault
+from bertkit.model.bert_config import DecoderConfig
 
 CONFIGS: dict[str, Any] = {
     "roberta": transformers.RobertaConfig,
@@ -48,7 +50,7 @@ def shape(kind: str, number: int) -> dict[str, Any]:
     head_size, heads = draw.choice([3, 5, 8]), draw.choice([1, 2, 3])
     sizes: dict[str, Any] = {
         "vocab_size": draw.randint(11, 101), "hidden_size": head_size * heads, "num_attention_heads": heads,
-        "num_hidden_layers": draw.randint(1, 3), "intermediate_size": draw.randint(1, 50),
+        "num_hidden_layers": draw.randint(2, 3), "intermediate_size": draw.randint(1, 50),
         "hidden_act": draw.choice(["gelu", "gelu_new", "relu", "silu"]),
         "max_position_embeddings": draw.choice([23, 40]), "type_vocab_size": draw.randint(1, 3),
         "layer_norm_eps": draw.choice([1e-12, 1e-5]), "pad_token_id": draw.choice([0, 1, 3]),
@@ -230,3 +232,17 @@ def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Pa
     again, _ = load_directory(tmp_path)
     assert again.config == dataclasses.replace(model.config, scale_outputs=False)
     assert certify(tmp_path, num_sequences=1)["within_tolerance"]
+
+
+def test_settings_of_single_layers_are_refused_where_all_have_the_same_weights(tmp_path: Path) -> None:
+    with_tokenizer(tmp_path / "model", "albert")
+    given = {"task": "sequence", "train": ROWS, "dev": ROWS, "model_dir": tmp_path / "model", "task.max_seq_length": 60}
+    for name, value in (("layer_decay", 0.9), ("reinit_layers", 1), ("freeze", "layers:1")):
+        with pytest.raises(InputError, match=f"{name}=.*: all layers of this model have the same weights"):
+            bertkit.finetune(output_dir=tmp_path / name, **given | {name: value})
+
+
+@pytest.mark.parametrize("setting", [{"embedding_size": 8}, {"shared_layers": True}, {"family": "roberta"}])
+def test_a_decoder_from_scratch_has_no_encoder_of_the_family(setting: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"model\.{next(iter(setting))}=.*: not with decoder=transformer"):
+        small_config(decoder=DecoderConfig(kind="transformer"), **setting)
