@@ -45,24 +45,18 @@ def started(trap: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_worker_imports_nothing_of_the_current_directory(trap: Path, shared: Path) -> None:
-    arguments = ["pretrain", f"data_dir={shared / 'data'}", "output_dir=out", *TINY_PRETRAIN]
-    done = started(trap, *arguments, "launch.num_processes=2")
-    assert done.returncode == 0, done.stderr
-    assert (trap / "out" / "model").is_dir()
-    assert not (trap / "hit").exists(), (trap / "hit").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [
+    ["pretrain", "data_dir={shared}/data", "output_dir=out", *TINY_PRETRAIN, "launch.num_processes=2"],
     ["pretrain", "-m", "data_dir={shared}/data", "output_dir=out/${{seed}}", "seed=1,2", *TINY_PRETRAIN],
     ["prepare", "corpus.path={shared}/in.txt", "output_dir=out", "tokenizer.vocab_size=100", "num_workers=2"],
-], ids=["a sweep", "prepare"])  # fmt: skip
+], ids=["workers", "a sweep", "prepare"])  # fmt: skip
 def test_what_is_started_imports_nothing_of_the_current_directory(
     trap: Path, shared: Path, arguments: list[str]
 ) -> None:
     done = started(trap, *(argument.format(shared=shared) for argument in arguments))
     assert done.returncode == 0, done.stderr
+    assert (trap / "out").is_dir()
     assert not (trap / "hit").exists(), (trap / "hit").read_text()
 
 

@@ -252,18 +252,16 @@ def test_decoder_learns_to_reverse_unseen_sentences(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["exact"] > 0.5
 
 
-@pytest.mark.parametrize(("name", "num_kills"), [
-    ("published", 1),
-    *(pytest.param(name, 10, marks=pytest.mark.slow) for name in ("transformer", "additive", "bert", "before", "relative")),
-])  # fmt: skip
+@pytest.mark.slow  # as in tests/stages/test_finetune.py, whose run is stopped in the quick tests
+@pytest.mark.parametrize("name", ["published", "transformer", "additive", "bert", "before", "relative"])
 def test_a_killed_run_ends_as_one_that_was_not(
-    name: str, num_kills: int, data: Path, start: Path, tmp_path: Path, python: Path
+    name: str, data: Path, start: Path, tmp_path: Path, python: Path
 ) -> None:
     more = [*settings_of(name, start), "num_epochs=5", "checkpoint.every_steps=2"]  # 25 steps
     assert finetune(data, tmp_path / "whole", *more) == 0
     places = [f"data_dir={data}", f"output_dir={tmp_path / 'killed'}"]
     command = [python, "-m", "bertkit", "finetune", *places, *SMALL, *more]
-    for number in range(num_kills):
+    for number in range(10):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while process.poll() is None and len(read_metrics(tmp_path / "killed" / "metrics.jsonl")) < 5 + 2 * number:
             time.sleep(0.01)
@@ -279,10 +277,8 @@ def test_a_killed_run_ends_as_one_that_was_not(
     assert rows_of(tmp_path / "whole" / "predictions.jsonl") == rows_of(tmp_path / "killed" / "predictions.jsonl")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["published", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "additive", "relative"))],
-)
+@pytest.mark.slow  # as in tests/stages/test_finetune.py, whose two processes are in the quick tests
+@pytest.mark.parametrize("name", ["published", "transformer", "additive", "relative"])
 def test_two_processes_give_the_bits_of_one(
     name: str, data: Path, start: Path, tmp_path: Path, torchrun: list[str]
 ) -> None:
