@@ -367,6 +367,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
                                          "'attention.positions': only for decoder=transformer"),
     "attention without self-attention": ([*DECODERS["dot"], "attention=bert"], "attention: has no effect with decoder=rnn"),
     "attention of a model that has its own": (["decoder=bert", "model_dir=x", "attention=bert"], "attention: has no effect with model_dir="),
+    "frequencies": ([*DECODERS["relative"], "model.frequency_biases=true"], "model.frequency_biases=true: only for masked LM"),
     "a pattern": ([*DECODERS["relative"], "attention.pattern=window"], "attention.pattern=window: not with decoder=transformer"),
     "distances of nothing": ([*DECODERS["pre"], "attention.max_distance=3"],
                              "attention.max_distance: has no effect without attention.positions=relative"),
