@@ -30,7 +30,8 @@ from bertkit.base import plugins
 from bertkit.base.files import sha256_file
 from bertkit.base.processors import check_precision
 from bertkit.data.corpus.tokenizer import Tokenizer, train_wordpiece
-from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS, BertConfig, DecoderConfig
+from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig, DecoderConfig
+from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 
@@ -253,7 +254,7 @@ LABELS = {"sequence": ("bad", "good", "ugly"), "token": ("O", "B-X", "I-X")}
 
 def headed_model(tokenizer: Tokenizer, *heads: str, scale: int = 1, **changes: Any) -> BertWithHeads:
     """A small model with the labels, pooler and decoder that its heads need; a scale of 3 makes its outputs differ more."""
-    named: dict[str, Any] = {"with_pooler": not heads or not set(POOLED_HEADS).isdisjoint(heads)}
+    named: dict[str, Any] = {"with_pooler": not heads or any_pooled(heads)}
     if heads and heads[0] in LABELS:
         named["labels"] = LABELS[heads[0]]
     if "generation" in heads:

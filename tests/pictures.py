@@ -25,9 +25,9 @@ from browser import chromium
 from house import ROOT, modules
 from test_layers import RULE
 
+from bertkit.base import plugins
 from bertkit.commands import COMMANDS
 from bertkit.display.charts import line_chart
-from bertkit.model.bert_config import HEADS
 from bertkit.tasks.task_config import KINDS
 
 RECORD = ROOT / "recipes" / "speedrun"
@@ -73,7 +73,7 @@ STEP = (
     ("Embeddings", "model/bert.py"),
     ("attend", "model/attention.py"),
     ("FeedForward", "model/bert.py"),
-    ("make_head", "model/heads.py"),
+    ("Head", "model/head/head.py"),
     ("cross_entropy", "train/losses.py"),
     ("optimizer_step", "train/loop.py"),
     ("save", "train/checkpoint.py"),
@@ -170,7 +170,7 @@ def step() -> list[str]:
             parts.append(
                 arrow((x, y), (x + width - pitch + 1, y)) if is_back else arrow((x + width, y), (x + pitch - 1, y))
             )
-    parts.append(text(24, top + 172, f"heads: {', '.join(HEADS)}", "small", "start"))
+    parts.append(text(24, top + 172, f"heads: {', '.join(plugins.built_in('model_head'))}", "small", "start"))
     parts.append(text(24, top + 192, f"kinds of tasks: {', '.join(KINDS)}", "small", "start"))
     return parts
 

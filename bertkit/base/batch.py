@@ -107,10 +107,10 @@ class TaskBatch:
     def loss_counts(self) -> dict[str, float]:
         """The divisor of the loss: the number of predictions, or the sum of their weights."""
         assert self.labels is not None, "a batch without labels has no loss"
-        if self.head == "span":
-            return {"span": len(self.labels)}
         if self.labels.dtype.kind == "f":
             return {self.head: self.labels.size}
+        if self.labels.ndim == 2:  # the places of an answer
+            return {self.head: len(self.labels)}
         labels = self.labels[self.labels != IGNORED]
         if self.class_weights is None:
             return {self.head: len(labels)}

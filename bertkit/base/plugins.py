@@ -10,8 +10,7 @@ The modules of the built-in options are imported when a name other than the defa
 bertkit knows a plug-in once its module is imported: by `plugins=[my_module]`, by the user's own program, or by an entry point
 of the group `bertkit` in an installed package. Processes that a command starts import the same modules.
 
-An exception is a plug-in's own if it passes through a module that has one (`fault_of`). Where a plug-in returns something that
-its slot cannot use, the slot raises `wrong_result`.
+An exception is a plug-in's own if it passes through its module (`fault_of`); for a wrong result its slot raises `wrong_result`.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ class Slot:
 
     setting: str  # the setting with the name of the option
     arguments: str  # what an option is called with, before its own settings
-    module: str | None = None  # the module with the built-in options
+    module: str | None = None  # with the built-in options
     default: str | None = None  # the option that needs no look-up in settings
     options: str | None = None  # the setting with the option's own settings
     of_class: str | None = None  # what an option that is a class is called with, if that is something else
@@ -47,7 +46,9 @@ SLOTS = {
     "masking": Slot(
         "masking.kind", "ids, special, rng, policy", "bertkit.data.batches.masking", "bert", "masking.options", ""
     ),
-    "head": Slot("head.kind", "config, num_outputs", "bertkit.model.heads", "linear", "head.options"),
+    "model_head": Slot("heads", "", "bertkit.model.head.built_in"),
+    "head_loss": Slot("heads", "model, batch, logits", "bertkit.objectives.losses"),
+    "head": Slot("head.kind", "config, num_outputs", "bertkit.model.head.head", "linear", "head.options"),
     "score": Slot(
         "attention.score", "query, key", "bertkit.model.scores", "scaled_dot", "attention.score_options", "config"
     ),
@@ -266,8 +267,13 @@ def exists(slot: str, name: object) -> bool:
 
 def names_of(slot: str) -> list[str]:
     """List the options of a slot, the plug-ins last."""
+    return built_in(slot) + plugins_of(slot)
+
+
+def built_in(slot: str) -> list[str]:
+    """List the options of a slot without the plug-ins."""
     _load_built_in(slot)
-    return [name for other, name in _options if other == slot and not is_plugin(slot, name)] + plugins_of(slot)
+    return [name for other, name in _options if other == slot and not is_plugin(slot, name)]
 
 
 def plugins_of(slot: str) -> list[str]:

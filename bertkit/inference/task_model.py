@@ -14,10 +14,10 @@ from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.config_json import problem_type_of
 from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
-from bertkit.model.bert_config import TASK_HEADS
+from bertkit.model.bert_config import problem_type_of
+from bertkit.model.head.head import head_of, is_of_task
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, read_settings, run_of
 from bertkit.run.fitting import check_tokenizer
@@ -30,16 +30,7 @@ from bertkit.tasks.task_config import TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
 
 TOP_K = 5  # tokens predicted for each [MASK]
-# the kind of a task that has a head
-KIND_OF_HEAD = {
-    "sequence": "sequence",
-    "token": "tagging",
-    "span": "spans",
-    "choice": "choice",
-    "generation": "generation",
-}
 Settings = Mapping[str, object]  # of a task, by their names
-LABELLED_HEADS = ("sequence", "token")  # their outputs are labels with names
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ def open_task_model(
     tokenizer = load_tokenizer(source)
     check_tokenizer(f"{setting}={model_dir}", tokenizer, model.config)
     model.eval()
-    if set(TASK_HEADS).isdisjoint(model.heads):
+    if not any(map(is_of_task, model.heads)):
         named_model = f"{setting}={model_dir}"
         return TaskModel(model, tokenizer, _task_without_head(named_model, model, task, changes, without_head))
     opened_task = task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
@@ -168,7 +159,7 @@ def _is_regression(model: BertWithHeads) -> bool:
 
 def check_labels(model_dir: str, task: AnyTask) -> None:
     """Raise InputError, with both sets of labels, if the model's labels differ from those of the settings."""
-    if task.head not in LABELLED_HEADS:
+    if not head_of(task.head).has_label_names:
         return
     config = task.config
     if config.label_names is None:
@@ -185,8 +176,9 @@ def check_labels(model_dir: str, task: AnyTask) -> None:
 def _task_for(
     model_dir: str, model: BertWithHeads, tokenizer: Tokenizer, task: TaskConfig | None, changes: Settings
 ) -> TaskConfig:
-    head = next(head for head in TASK_HEADS if head in model.heads)
-    kind = KIND_OF_HEAD[head]
+    head = next(filter(is_of_task, model.heads))
+    kind = head_of(head).task
+    assert kind is not None, "a head of a task"
     longest = model.config.max_position_embeddings
     multi_label = head == "sequence" and problem_type_of(model.config) == "multi_label_classification"
     if task is None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError, counted, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
@@ -25,14 +26,12 @@ from bertkit.interop.sentence_transformers.folder import max_length_of
 from bertkit.interop.sentence_transformers.modules import encoder_dir
 from bertkit.interop.stored import Stored, fit, read_stored, relabel
 from bertkit.model.bert_config import (
-    HEADS,
-    POOLED_HEADS,
-    TASK_HEADS,
     DecoderConfig,
     HeadConfig,
     ProblemType,
     head_problems,
 )
+from bertkit.model.head.head import any_pooled, head_of, is_of_task
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 from bertkit.train.checkpoint_files import checkpoints_dir
@@ -89,9 +88,9 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
 
 
 def _check_heads(heads: object) -> None:
-    chosen = list(heads) if isinstance(heads, (list, tuple)) else [heads]
-    if any(head not in HEADS or chosen.count(head) > 1 for head in chosen):
-        raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(HEADS)}")
+    chosen, known = list(heads) if isinstance(heads, (list, tuple)) else [heads], plugins.names_of("model_head")
+    if any(head not in known or chosen.count(head) > 1 for head in chosen):
+        raise InputError(f"heads={heads!r}: expected a list of heads, each once, among {', '.join(known)}")
 
 
 def load_packed(model_dir: str | Path, heads: Sequence[str] | None = None, with_pooler: bool | None = None) -> Loaded:
@@ -143,20 +142,27 @@ def load_directory(
     another shape.
     """
     stored = read_stored(directory)
-    needs_pooler = not set(POOLED_HEADS).isdisjoint(stored.heads)
+    needs_pooler = any_pooled(stored.heads)
     chosen = stored.heads if heads is None else heads
     if with_pooler is None:
         is_free = "bert.pooler" in stored.parts and tuple(chosen) != ("generation",)  # a decoder does not use it
-        with_pooler = is_free or not set(POOLED_HEADS).isdisjoint(chosen)
+        with_pooler = is_free or any_pooled(chosen)
     config = dataclasses.replace(
         stored.config,
         decoder=_own_decoder(stored, chosen) if decoder is None else _added_decoder(stored, decoder),
-        head=HeadConfig() if set(chosen).isdisjoint(TASK_HEADS) else head or stored.config.head,
+        head=head or stored.config.head if any(map(is_of_task, chosen)) else HeadConfig(),
     )
     if labels is not None:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type, score_activation=None)
     relabel(stored, chosen, config)
-    refuse([f"{stored.config_path}: {each}" for each in head_problems(config.attention, config.pooling, chosen)])
+    refuse(
+        [
+            f"{stored.config_path}: {each}"
+            for each in head_problems(
+                config.attention, config.pooling, [head for head in chosen if head_of(head).is_pooled]
+            )
+        ]
+    )
     with torch.device("meta"):
         model = BertWithHeads(config, chosen, with_pooler)
     expected = dict(model.named_parameters())

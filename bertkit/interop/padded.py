@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import Layout, pad
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig
-from bertkit.model.heads import BertOutput, BertWithHeads, Targets
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.head.head import Targets, head_of
+from bertkit.model.heads import BertOutput, BertWithHeads
 
 
 class Unpadded(NamedTuple):
@@ -109,7 +110,7 @@ class PaddedBert(nn.Module):
 
     def _padded(self, out: BertOutput, tokens: Unpadded, num_inputs: int) -> BertOutput:
         logits = {
-            name: value if name in POOLED_HEADS else tokens.padded(value)
+            name: value if head_of(name).is_pooled else tokens.padded(value)
             for name, value in out.logits.items()
             if name != "generation"
         }

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError, listed
 from bertkit.interop.hugging_face.architecture import Architecture
-from bertkit.interop.hugging_face.config_json import config_of, problem_type_of, read_content, type_of, warn_once
+from bertkit.interop.hugging_face.config_json import config_of, read_content, type_of, warn_once
 from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
 from bertkit.interop.hugging_face.weight_files import unfit_values
 from bertkit.interop.model_dir import files_of
 from bertkit.interop.sentence_transformers.folder import cross_encoder_keys
-from bertkit.model.bert_config import HEADS, TASK_HEADS, BertConfig
+from bertkit.model.bert_config import BertConfig, problem_type_of
+from bertkit.model.head.head import head_of, in_order
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Stored:
     @property
     def heads(self) -> list[str]:
         """The heads for which there are weights."""
-        return [head for head in HEADS if f"heads.{head}" in self.parts]
+        return in_order(part.removeprefix("heads.") for part in sorted(self.parts) if part.startswith("heads."))
 
     @property
     def has_decoder_apart(self) -> bool:
@@ -97,7 +98,7 @@ def relabel(stored: Stored, heads: Sequence[str], wanted: BertConfig) -> None:
     is_same = stored.config.head == wanted.head and problem_type_of(stored.config) == problem_type_of(wanted)
     if is_same and here == there:
         return
-    parts = {f"heads.{head}" for head in TASK_HEADS if head in heads and head != "generation"}
+    parts = {f"heads.{head}" for head in heads if head_of(head).is_made_by_option}
     names = {name: ours for name, ours in stored.our_names.items() if part_of(ours) in parts}
     if is_same and set(here) == set(there) and wanted.head.kind == "linear":
         rows = [there.index(label) for label in here]

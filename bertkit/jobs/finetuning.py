@@ -29,7 +29,7 @@ from bertkit.jobs.finetuning_result import Best, results_of
 from bertkit.jobs.finetuning_start import start_finetuning
 from bertkit.jobs.task_data import TaskData
 from bertkit.launch.world import world_from_environment
-from bertkit.model.heads import LinearHead
+from bertkit.model.head.head import LinearHead
 from bertkit.model.label_scale import LabelUnits
 from bertkit.objectives.losses import task_losses
 from bertkit.objectives.objective import Objective, make_objective

@@ -10,7 +10,8 @@ from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import hashes_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, NormConfig
+from bertkit.model.head.head import head_of
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import reinitialise_top
 from bertkit.model.label_scale import LabelUnits, learn_in_units
@@ -46,7 +47,7 @@ def start_finetuning(
     model, report = load_directory(
         source,
         (head,),
-        head in POOLED_HEADS,
+        head_of(head).is_pooled,
         settings.seed,
         labels=(SCORE,) if task.is_regression else labels or None,
         problem_type=task.problem_type,

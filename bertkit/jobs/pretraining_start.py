@@ -17,7 +17,8 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs.phases import lengths_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads, MaskedLMHead
+from bertkit.model.head.head import MaskedLMHead
+from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.fitting import check_dataset
 from bertkit.run.memory_plan import check_size

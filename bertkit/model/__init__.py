@@ -2,13 +2,15 @@
 
 `attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. `slots.py` says what users may
 choose in attention, and what BERT does there; the other scores, positions and patterns are in one file each. `bert.py` is the
-encoder, `poolers.py` one vector for each text, `heads.py` what a task adds; `recurrent/` has encoder and decoder of GRUs or LSTMs.
+encoder, `poolers.py` one vector for each text, `head/` what a task adds, `heads.py` all of it; `recurrent/` has encoder and decoder of GRUs or LSTMs.
 
 Doors:
 
-    bert_config       the hyper-parameters, and the names of the heads
+    bert_config       the hyper-parameters
     attention_config  those of attention, and which of its options fit together
     heads             the encoder with its heads: the model that a run trains
+    head.head         a head: its module, its shape, its class of transformers, what a certificate compares
+    head.built_in     the heads of BERT
     label_scale       the head of a regression that learns labels of any size
     initialisation    the initial weights
     attention         the equation

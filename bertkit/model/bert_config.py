@@ -13,12 +13,8 @@ from bertkit.base.typed_settings import IF_SET, options_of, refuse, to_mapping, 
 from bertkit.model.attention_config import AttentionConfig
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
-TASK_HEADS = ("sequence", "token", "span", "choice", "generation")
-TOKEN_HEADS = ("masked_lm", "next_token")  # they score the vocabulary
-HEADS = (*PRETRAINING_HEADS, "next_token", *TASK_HEADS)
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 READING_FIRST = ("first", "cls")  # the poolings that read the first token of each sequence alone
-POOLED_HEADS = ("next_sentence", "sequence", "choice")  # they read the pooled output; the other heads read every token
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 # the model type of `config.json` under which a model is written, where several have the same layers
@@ -29,9 +25,8 @@ Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
 
 
-def head_problems(attention: AttentionConfig, pooling: Pooling, heads: Sequence[str]) -> list[str]:
-    """Return an error line if a head gets a pooled [CLS] that attends only to itself."""
-    pooled = [head for head in heads if head in POOLED_HEADS]
+def head_problems(attention: AttentionConfig, pooling: Pooling, pooled: Sequence[str]) -> list[str]:
+    """Return an error line if a head that is pooled gets a [CLS] that attends only to itself."""
     if not pooled or attention.pattern != "causal" or pooling not in READING_FIRST:
         return []
     return [
@@ -290,3 +285,8 @@ class BertConfig(BertShape):
             (not labels or len(set(labels)) != len(labels))
             and f"labels={list(labels)}: expected at least one, without repeats",
         )
+
+
+def problem_type_of(config: BertConfig) -> ProblemType:
+    """The problem type of a sequence head; without a configured one, it follows from the number of labels."""
+    return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.model.heads import BertWithHeads, LinearHead, bare
+from bertkit.model.head.head import LinearHead
+from bertkit.model.heads import BertWithHeads, bare
 
 HEAD = "sequence"
 

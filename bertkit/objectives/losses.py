@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from bertkit.base import plugins
 from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
 from bertkit.kernels.layout import Layout, on_device
-from bertkit.model.bert_config import POOLED_HEADS, TOKEN_HEADS
-from bertkit.model.heads import BertOutput, Targets, bare
+from bertkit.model.head.head import Targets, head_of
+from bertkit.model.heads import BertOutput, bare
 from bertkit.model.label_scale import label_scale
 from bertkit.model.recorded import STEP
 from bertkit.train.losses import LossTerm, binary_cross_entropy, cross_entropy, cross_entropy_in_place, squared_error
@@ -107,9 +108,10 @@ def outputs(
     places = None if positions is None else inputs.rows(positions)
     with inputs.autocast():
         out: BertOutput = model(*inputs.tokens(batch, is_causal), places, output_hidden_states=hidden_states)
-    num_rows = {name: size if positions is None else len(positions) for name in TOKEN_HEADS}
+    num_predicted = size if positions is None else len(positions)
     layers = out.hidden_states and tuple(layer[:size] for layer in out.hidden_states)
-    logits = {name: rows[: num_rows.get(name, size)] for name, rows in out.logits.items()}  # drops slack rows
+    sizes = {name: num_predicted if head_of(name).is_of_vocabulary else size for name in out.logits}
+    logits = {name: rows[: sizes[name]] for name, rows in out.logits.items()}  # drops slack rows
     return replace(out, last_hidden_state=out.last_hidden_state[:size], logits=logits, hidden_states=layers)
 
 
@@ -178,7 +180,7 @@ def task_losses(
         run_squad.py, lines 642-662); Hugging Face's softmax includes the padding.
     generation: cross-entropy of every target token, with label smoothing.
     """
-    if batch.head == "generation":
+    if batch.target_ids is not None:
         return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
     return {batch.head: task_loss(model, batch, head_logits(model, batch, precision))}
 
@@ -196,21 +198,33 @@ def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_s
 def task_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
     """Return the loss of the logits of a labelled batch, as `task_losses` describes it."""
     assert batch.labels is not None, "no labels to learn from"
+    term: LossTerm = plugins.get("head_loss", batch.head)(model, batch, logits)
+    return term
+
+
+@plugins.option("head_loss", "sequence")
+@plugins.option("head_loss", "token")
+def label_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
+    """Return the loss of labels, of numbers, or of several labels at once."""
+    assert batch.labels is not None
     device = logits.device
-    if batch.head in ("sequence", "token") and batch.labels.dtype.kind != "f":
+    if batch.labels.dtype.kind != "f":
         labelled = np.flatnonzero(batch.labels != IGNORED)  # on the host, to avoid waiting for the device
         weights = None if batch.class_weights is None else _tensor(batch.class_weights, device)
         labels = _tensor(batch.labels[labelled], device)
         return cross_entropy(logits[_tensor(labelled, device)], labels, weights, batch.loss_counts[batch.head])
     labels = _tensor(batch.labels, device)
-    if batch.head == "span":
-        return _span_loss(logits, batch.sequence_lengths, labels)
-    if batch.head == "choice":
-        return cross_entropy(logits.view(-1, batch.num_choices), labels)
     if batch.labels.ndim == 1:
         scale = label_scale(model)
         return squared_error(logits.squeeze(1) / scale, labels / scale)
     return binary_cross_entropy(logits, labels)
+
+
+@plugins.option("head_loss", "choice")
+def choice_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
+    """Return the cross-entropy over the endings of each example."""
+    assert batch.labels is not None
+    return cross_entropy(logits.view(-1, batch.num_choices), _tensor(batch.labels, logits.device))
 
 
 @dataclass(frozen=True)
@@ -227,10 +241,10 @@ def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> 
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    packed = head_logits(model, batch, precision, only_pooled=batch.head in POOLED_HEADS)
+    packed = head_logits(model, batch, precision, only_pooled=head_of(batch.head).is_pooled)
     loss = None if batch.labels is None else task_loss(model, batch, packed)
     logits = packed.float().cpu()
-    if batch.head in ("token", "span"):
+    if not head_of(batch.head).is_pooled:
         return HeadOutput([part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss)
     return HeadOutput(list(logits.numpy()), loss)
 
@@ -243,9 +257,11 @@ def head_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32", onl
     return logits[: batch.num_tokens]  # drops slack rows; has no effect for heads with one row per sequence
 
 
-def _span_loss(logits: Tensor, sequence_lengths: NDArray[np.int64], labels: Tensor) -> LossTerm:
+@plugins.option("head_loss", "span")
+def span_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
     """Return the loss of logits (S, 2), given the first and last token of each answer, (B, 2)."""
-    rows = _by_sequence(logits, sequence_lengths)
+    assert batch.labels is not None
+    rows, labels = _by_sequence(logits, batch.sequence_lengths), _tensor(batch.labels, logits.device)
     by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
     start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
     is_correct = by_sequence.detach().argmax(1) == labels  # (B, 2)

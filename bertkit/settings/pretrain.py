@@ -191,7 +191,9 @@ class PretrainSettings(TrainingSettings):
         if not self.segments.is_fixed:
             problems += shape.too_long("max_seq_length", self.segments.max_seq_length, "segments.max_seq_length")
         problems += shape.size_problems(self.attention)
-        problems += head_problems(self.attention, self.pooling, self.heads)
+        problems += head_problems(
+            self.attention, self.pooling, [head for head in self.heads if head == "next_sentence"]
+        )
         if self.segments.has_pairs and shape.type_vocab_size == 1:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"

@@ -20,7 +20,7 @@ from bertkit.interop.parity.certificate import summary_of, worst_failure
 from bertkit.interop.parity.comparison import compare, load_reference
 from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
 from bertkit.interop.sentence_transformers.layout import layout_files, step_files
-from bertkit.model.bert_config import PRETRAINING_HEADS, TASK_HEADS
+from bertkit.model.bert_config import PRETRAINING_HEADS
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.publishing import facts_of_checkpoint, tokenizer_of
 from bertkit.settings.export import ExportSettings
@@ -91,7 +91,7 @@ def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
     """Load the heads for `head=`; refuse a checkpoint without them."""
     model, report = load_directory(source, *HEADS[settings.head])
     if settings.head == "task":
-        others = [head for head in model.heads if head not in TASK_HEADS]
+        others = [head for head in model.heads if model.kinds[head].task is None]
         if len(model.heads) - len(others) != 1:
             raise InputError(f"model_dir={settings.model_dir} has no task head; it holds {_heads_of(model)}")
         for head in others:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.batch import IGNORED, TaskBatch
 from bertkit.data.batches.keyed_random import Stream, permute
+from bertkit.model.head.head import head_of
 from bertkit.tasks.feature import Feature, Label
 
 
@@ -81,7 +82,7 @@ class FeatureBatches:
 
         `head` is the model's head that the labels are for; `num_choices` consecutive features form an item.
         """
-        self.head, self.num_choices = head, num_choices
+        self.head, self.num_choices, self.labels_tokens = head, num_choices, head_of(head).labels_tokens
         self.class_weights: NDArray[np.float64] | None = None  # of each label in the loss, (C,); None for equal weights
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
         target_sizes, target_ids = array("q"), array("i")
@@ -91,7 +92,7 @@ class FeatureBatches:
             sizes.append(len(feature.input_ids))
             input_ids.extend(feature.input_ids)
             token_type_ids.extend(feature.token_type_ids)
-            if head == "token":
+            if self.labels_tokens:
                 token_labels.extend(feature.token_labels or [IGNORED] * len(feature.input_ids))
                 num_tagged += feature.token_labels is not None  # a sentence without words may have none
             if feature.target_ids is not None:
@@ -129,7 +130,7 @@ class FeatureBatches:
         tokens = self._inputs.indices(chosen)
         labels, targets, target_ids, target_lengths = self.labels, self._targets, None, None
         if labels is not None:
-            labels = labels[tokens if self.head == "token" else chosen[:: self.num_choices]]
+            labels = labels[tokens if self.labels_tokens else chosen[:: self.num_choices]]
         if targets is not None:  # the decoder reads all tokens but the last, and predicts all but the first
             inputs = targets.indices(items, num_left_out=1)
             target_ids, target_lengths, labels = targets.at(inputs), targets.lengths[items] - 1, targets.at(inputs + 1)

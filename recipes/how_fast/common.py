@@ -22,7 +22,8 @@ from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.documents import open_corpus
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 from bertkit.train.processes import choose_device
@@ -116,7 +117,7 @@ def new_model(
     shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
     size = max(args.vocab_size, tokenizer.vocab_size)
     config = BertConfig(**shape, **settings, vocab_size=size, pad_token_id=tokenizer.facts.pad)
-    model = BertWithHeads(config, heads, with_pooler=not set(POOLED_HEADS).isdisjoint(heads))
+    model = BertWithHeads(config, heads, with_pooler=any_pooled(heads))
     init(model)
     words = [*tokenizer.vocab, *(f"[unused{number}]" for number in range(tokenizer.vocab_size, size))]
     vocab = {word: number for number, word in enumerate(words)}

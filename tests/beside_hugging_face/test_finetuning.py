@@ -20,7 +20,8 @@ from bertkit import export_model
 from bertkit.base.batch import TaskBatch
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
-from bertkit.model.bert_config import POOLED_HEADS, DecoderConfig
+from bertkit.model.bert_config import DecoderConfig
+from bertkit.model.head.head import any_pooled
 from bertkit.objectives.losses import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
@@ -90,7 +91,7 @@ def test_fine_tuning_losses_equal_those_of_transformers(kind: str, tmp_path: Pat
     if kind == "several labels":
         problem["problem_type"] = "multi_label_classification"
     ours = small_model(
-        tokenizer.vocab_size, heads=(head,), with_pooler=head in POOLED_HEADS, num_hidden_layers=1, **problem
+        tokenizer.vocab_size, heads=(head,), with_pooler=any_pooled([head]), num_hidden_layers=1, **problem
     )
     export_model(ours, tokenizer, tmp_path / "model")
     theirs = getattr(transformers, architecture).from_pretrained(tmp_path / "model").train()

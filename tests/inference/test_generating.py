@@ -19,7 +19,8 @@ from bertkit.kernels.fast import ALL
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, DecoderConfig, NormConfig
-from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.head.head import Targets
+from bertkit.model.heads import BertWithHeads
 from bertkit.tasks.task_config import GenerationConfig
 
 VOCAB, POSITIONS, START, END, LONGEST = 61, 29, 5, 7, 11

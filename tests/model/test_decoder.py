@@ -20,7 +20,8 @@ from bertkit.kernels.linear import Dropout
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, DecoderConfig, NormConfig
 from bertkit.model.geometry import Geometry
-from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.head.head import Targets
+from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import CAUSAL
 
 TRANSFORMERS = ("bert", "shared", "post", "pre")

@@ -12,7 +12,7 @@ from test_decoder import encode as encoded
 
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import DecoderConfig
-from bertkit.model.heads import Targets
+from bertkit.model.head.head import Targets
 from bertkit.model.recurrent.encoder import Steps
 
 GRADIENT_STEP = 1e-30

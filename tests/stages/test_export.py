@@ -22,7 +22,7 @@ from bertkit.interop.model_dir import HuggingFaceFiles
 from bertkit.interop.sentence_transformers.folder import Pooling
 from bertkit.interop.sentence_transformers.layout import layout_files
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import POOLED_HEADS
+from bertkit.model.head.head import any_pooled
 
 CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "BertForPreTraining"),
@@ -248,7 +248,7 @@ TASKS = {"sequence": "SequenceClassification", "token": "TokenClassification", "
 
 
 def exported_task(head: str, tokenizer: Tokenizer, folder: Path, *more: str) -> Path:
-    labels, pooler = ("no", "maybe", "yes"), head in POOLED_HEADS
+    labels, pooler = ("no", "maybe", "yes"), any_pooled([head])
     export_model(
         small_model(tokenizer.vocab_size, heads=(head,), labels=labels, with_pooler=pooler), tokenizer, folder / "in"
     )

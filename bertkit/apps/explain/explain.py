@@ -31,7 +31,8 @@ from bertkit.inference.predictor import ReadInputs
 from bertkit.inference.task_model import Predictor
 from bertkit.kernels.layout import Layout
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads, Targets
+from bertkit.model.head.head import Targets
+from bertkit.model.heads import BertWithHeads
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.generation import GenerationExample, GenerationTask
 from bertkit.tasks.task import Row, Verdict

@@ -32,7 +32,7 @@ from bertkit.inference.task_model import (
 )
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.kernels import fast
-from bertkit.model.bert_config import FOLLOWS, HEADS
+from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature
@@ -292,11 +292,11 @@ def _next_sentence(opened: TaskModel, model: BertWithHeads, predictor: Predictor
     return dataclasses.replace(predictor, model=model, task=task)
 
 
-def copy_sharing_weights(model: BertWithHeads, heads: Sequence[str] = HEADS) -> BertWithHeads:
-    """Return a copy of a model that shares its weights, with those of its heads that are in `heads`."""
+def copy_sharing_weights(model: BertWithHeads, heads: Sequence[str] | None = None) -> BertWithHeads:
+    """Return a copy of a model that shares its weights, with those of its heads that are in `heads`; None: with all."""
     weights = itertools.chain(model.parameters(), model.buffers())
     copied = copy.deepcopy(model, {id(weight): weight for weight in weights})
-    for head in set(copied.heads) - set(heads):
+    for head in set(copied.heads) - set(copied.heads if heads is None else heads):
         del copied.heads[head]
     return copied
 

@@ -12,14 +12,9 @@ from bertkit.base.hub_ids import is_id
 from bertkit.base.typed_settings import at
 from bertkit.interop.hugging_face.architecture import heads_of, writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, is_decoder
+from bertkit.model.head.built_in import READ
+from bertkit.model.head.head import head_of
 from bertkit.model.heads import BertWithHeads
-
-_READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
-_FILL = """\
-inputs = tokenizer(f"Paris is the {tokenizer.mask_token} of France.", return_tensors="pt")
-at_mask = inputs["input_ids"][0] == tokenizer.mask_token_id
-print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
-"""
 
 
 @dataclass(frozen=True)
@@ -31,47 +26,10 @@ class _Use:
     code: str  # predicts and prints
 
 
-_USES = {
-    ("masked_lm", "next_sentence"): _Use(
-        "AutoModelForPreTraining", "fill-mask", _FILL.replace(".logits", ".prediction_logits")
-    ),
-    ("masked_lm",): _Use("AutoModelForMaskedLM", "fill-mask", _FILL),
-    ("next_token",): _Use("AutoModelForCausalLM", "text-generation", """\
-inputs = tokenizer("Once upon a time", return_tensors="pt")["input_ids"][:, :-1]  # without [SEP], which ends a text
-print(tokenizer.decode(model.generate(inputs, max_length=model.config.max_position_embeddings)[0], skip_special_tokens=True))
-"""),
-    ("next_sentence",): _Use("AutoModelForNextSentencePrediction", "text-classification", """\
-inputs = tokenizer("A sentence.", "The next one, or not.", return_tensors="pt")
-print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is not
-"""),
-    ("sequence",): _Use("AutoModelForSequenceClassification", "text-classification", f"""\
-{_READ}print(model.config.id2label[int(model(**inputs).logits.argmax())])
-"""),
-    ("token",): _Use("AutoModelForTokenClassification", "token-classification", f"""\
-{_READ}for token, number in zip(inputs.tokens(), model(**inputs).logits[0].argmax(-1)):
-    print(token, model.config.id2label[int(number)])
-"""),
-    ("span",): _Use("AutoModelForQuestionAnswering", "question-answering", """\
-inputs = tokenizer("Who wrote it?", "It was written by Ada.", return_tensors="pt")
-out = model(**inputs)
-start, end = int(out.start_logits.argmax()), int(out.end_logits.argmax())
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
-"""),
-    ("choice",): _Use("AutoModelForMultipleChoice", "multiple-choice", """\
-inputs = tokenizer(["It rains."] * 2, ["I take a coat.", "I take a nap."], padding=True, return_tensors="pt")
-print(int(model(**{name: value[None] for name, value in inputs.items()}).logits.argmax()))
-"""),
-    ("generation",): _Use("AutoModelForSeq2SeqLM", "text2text-generation", f"""\
-{_READ}written = model.generate(**inputs, max_length=model.config.decoder.max_position_embeddings)
-print(tokenizer.decode(written[0], skip_special_tokens=True))
-"""),
-    (): _Use("AutoModel", "feature-extraction", f"{_READ}print(model(**inputs).last_hidden_state.shape)\n"),
-}  # fmt: skip
-# code for sequence heads that do not predict a single label
-_NUMBERS = {
-    "regression": f"{_READ}print(float(model(**inputs).logits[0, 0]))\n",
-    "multi_label_classification": f"{_READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
-}
+_PRETRAINING = _Use(
+    "AutoModelForPreTraining", "fill-mask", head_of("masked_lm").code.replace(".logits", ".prediction_logits")
+)
+_ENCODER = _Use("AutoModel", "feature-extraction", f"{READ}print(model(**inputs).last_hidden_state.shape)\n")
 _SENTENCES = """\
 from sentence_transformers import SentenceTransformer
 
@@ -110,7 +68,7 @@ class CardFacts:
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
-    architecture, config, use = architecture_of(model), model.config, _USES[heads_of(model)]
+    architecture, config, use = architecture_of(model), model.config, _use_of(model)
     size = sum(parameter.numel() for parameter in model.parameters())
     lines = [
         f"# {in_markdown(facts.title)}",
@@ -132,6 +90,16 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     return f"---\n{_metadata(use, facts)}\n---\n\n" + "\n".join(lines) + "\n"
 
 
+def _use_of(model: BertWithHeads) -> _Use:
+    match heads_of(model):
+        case ():
+            return _ENCODER
+        case (name,):
+            head = head_of(name)
+            return _Use(head.auto_class, head.hub_task, head.code_for(model.config))
+    return _PRETRAINING
+
+
 def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> str:
     """Return code that uses the model: with sentence-transformers, with bertkit for its variants, else with transformers."""
     config = model.config
@@ -142,11 +110,10 @@ def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> st
     if not writer_of(config).writes(config):
         return _OWN
     more = "".join(f", {name}={value}" for name, value in writer_of(config).reference_settings(model).items())
-    numbers = _NUMBERS.get(config.problem_type or "") if "sequence" in model.heads else None
     return (
         f"from transformers import AutoTokenizer, {use.auto_class}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'
-        f'model = {use.auto_class}.from_pretrained("DIRECTORY"{more})\n{numbers or use.code}'
+        f'model = {use.auto_class}.from_pretrained("DIRECTORY"{more})\n{use.code}'
     )
 
 
@@ -166,7 +133,7 @@ def _metadata(use: _Use, facts: CardFacts) -> str:
             metric_value=facts.results[name],
         )
         for name in facts.metrics
-        if isinstance(facts.results.get(name), (int, float)) and use != _USES[()]
+        if isinstance(facts.results.get(name), (int, float)) and use != _ENCODER
     ]
     data = ModelCardData(
         library_name="sentence-transformers" if facts.is_of_sentences else "transformers",

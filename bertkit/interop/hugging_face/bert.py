@@ -26,7 +26,7 @@ from bertkit.interop.hugging_face.architecture import (
     StoredTensors,
     rule_of,
 )
-from bertkit.interop.hugging_face.config_json import is_decoder, problem_type_of
+from bertkit.interop.hugging_face.config_json import is_decoder
 from bertkit.interop.hugging_face.names import (
     CLASSIFIERS,
     HUGGING_FACE,
@@ -36,7 +36,7 @@ from bertkit.interop.hugging_face.names import (
     unwrapped,
 )
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, NormConfig, problem_type_of
 from bertkit.model.heads import BertWithHeads
 
 SHAPE = (

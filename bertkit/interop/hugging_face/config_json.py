@@ -17,7 +17,7 @@ from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
 from bertkit.interop.hugging_face.architecture import Architecture, Content, find_architecture, writer_of
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, ProblemType
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 
@@ -135,8 +135,3 @@ def config_of(path: Path, content: Content, tensors: Mapping[str, Tensor]) -> Be
 def warn_once(line: str) -> None:
     """Print a warning about a file, which may be opened several times."""
     say(f"warning: {line}", file=sys.stderr)
-
-
-def problem_type_of(config: BertConfig) -> ProblemType:
-    """The problem type of a sequence head; without a configured one, it follows from the number of labels."""
-    return config.problem_type or ("regression" if len(config.labels) == 1 else "single_label_classification")

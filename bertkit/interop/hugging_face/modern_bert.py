@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
@@ -20,7 +21,8 @@ from bertkit.interop.hugging_face.architecture import Architecture, Content, Hea
 from bertkit.interop.hugging_face.bert import activation_of, labelled, task_settings
 from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import TASK_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.head.head import is_of_task
 from bertkit.model.heads import BertWithHeads
 
 # settings with two names: bertkit's, and the one in config.json
@@ -56,6 +58,7 @@ _OWNER = re.compile(
     r"^(model\.)+(?=(model|head|decoder|classifier)\.)"
 )  # what a ModernBERT is called in Lightning's modules
 _TIES = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
+_OF_TASKS = [name for name in plugins.built_in("model_head") if is_of_task(name)]
 _NAMES = {
     "bert.embeddings.token": "model.embeddings.tok_embeddings",
     "bert.embeddings.norm": "model.embeddings.norm",
@@ -69,8 +72,8 @@ _NAMES = {
     "heads.masked_lm": "decoder",
     "heads.masked_lm.dense": "head.dense",
     "heads.masked_lm.norm": "head.norm",
-    **{f"heads.{head}.transform.{part}": f"head.{part}" for head in TASK_HEADS for part in ("dense", "norm")},
-    **{f"heads.{head}.dense": "classifier" for head in TASK_HEADS},
+    **{f"heads.{head}.transform.{part}": f"head.{part}" for head in _OF_TASKS for part in ("dense", "norm")},
+    **{f"heads.{head}.dense": "classifier" for head in _OF_TASKS},
 }
 _TENSORS = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in _NAMES.items() for part in ("weight", "bias")}
 

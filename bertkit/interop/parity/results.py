@@ -18,8 +18,9 @@ from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.model_dir import folder_of
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
-from bertkit.interop.parity.heads import COMPARISONS, their_labels, their_logits
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig
+from bertkit.interop.parity.heads import their_labels, their_logits
+from bertkit.model.bert_config import BertConfig
+from bertkit.model.head.head import head_of
 from bertkit.model.heads import BertWithHeads
 
 MOST_POSITIONS = 1024  # of a model without position embeddings
@@ -50,7 +51,7 @@ class ComparedBatch:
 
     def loss(self, logits: Mapping[str, Tensor], labels: Mapping[str, Tensor], config: BertConfig) -> Tensor:
         """Return the sum of the mean losses of the heads."""
-        losses = [COMPARISONS[head].loss(logits[head], labels[head], self.is_token, config) for head in labels]
+        losses = [head_of(head).reference_loss(logits[head], labels[head], self.is_token, config) for head in labels]
         return torch.stack(losses).sum()
 
 
@@ -81,7 +82,7 @@ def make_batches(model: BertWithHeads, directory: Path, seed: int, num_sequences
 
 def _num_choices(model: BertWithHeads) -> int:
     """Return the number of sequences of an example."""
-    return max((COMPARISONS[head].num_choices for head in model.heads if head in COMPARISONS), default=1)
+    return max((head_of(head).num_choices for head in model.heads), default=1)
 
 
 def _text_batch(model: BertWithHeads, directory: Path, num_sequences: int, length: int) -> ComparedBatch:
@@ -116,7 +117,9 @@ def _with_labels(source: dict[str, Tensor], model: BertWithHeads) -> ComparedBat
     ids, num_choices = source["input_ids"], _num_choices(model)
     is_token = source.get("attention_mask", torch.ones_like(ids)).bool()
     labels = {
-        head: COMPARISONS[head].labels(ids, is_token, model.config) for head in model.heads if head in COMPARISONS
+        head: head_of(head).labels(ids, is_token, model.config)
+        for head in model.heads
+        if head_of(head).is_compared_by_loss
     }
     if "generation" in model.heads:
         targets = {f"decoder_{name}": tensor.flip(0) for name, tensor in source.items() if name != "token_type_ids"}
@@ -151,7 +154,7 @@ def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads)
     values = _values(batch, states, logits, reference.get("pooler_output"))
     if labels:
         is_exact = reference.loss.dtype == next(theirs.parameters()).dtype  # some losses are computed in float32
-        is_theirs = is_exact and all(COMPARISONS[head].is_their_loss(batch.is_token) for head in labels)
+        is_theirs = is_exact and all(head_of(head).is_their_loss(batch.is_token) for head in labels)
         values["loss"] = reference.loss if is_theirs else batch.loss(logits, labels, model.config)
     return _with_gradients(values, batch, their_parameters(model, theirs))
 
@@ -160,7 +163,7 @@ def _values(batch: ComparedBatch, states: Iterable[Tensor], logits: Results, poo
     """Return the outputs of a forward pass, without padding."""
     values = {f"hidden_states.{layer}": hidden[batch.is_token] for layer, hidden in enumerate(states)}
     for head in sorted(logits):
-        values[f"logits.{head}"] = logits[head][... if head in POOLED_HEADS else batch.is_output]
+        values[f"logits.{head}"] = logits[head][... if head_of(head).is_pooled else batch.is_output]
     return values if pooled is None else values | {"pooled_output": pooled}
 
 
@@ -185,7 +188,7 @@ class Rows:
 
 def _with_gradients(values: Results, batch: ComparedBatch, parameters: Mapping[str, list[Rows]]) -> Results:
     """Add the gradient of every parameter: of the loss, or else of a randomly weighted sum of all outputs."""
-    if batch.labels and all(COMPARISONS[head].uses_loss for head in batch.labels):
+    if batch.labels and all(head_of(head).compares_loss for head in batch.labels):
         minimised = values["loss"]
     else:
         generator = torch.Generator().manual_seed(0)

@@ -16,13 +16,14 @@ from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
-from bertkit.model.bert_config import POOLED_HEADS, PRETRAINING_HEADS
+from bertkit.model.bert_config import PRETRAINING_HEADS
+from bertkit.model.head.head import any_pooled
 
 PAIRS = [("kan lon.", "min"), ("A river rose.", "It fell again, slowly."), ("x", "y")]
 
 
 def exported(tokenizer: Tokenizer, folder: Path, heads: tuple[str, ...], *options: str, **config: object) -> Path:
-    pooled = not heads or bool(set(heads) & set(POOLED_HEADS))
+    pooled = not heads or any_pooled(heads)
     export_model(small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooled, **config), tokenizer, folder / "in")
     assert run(["export", f"checkpoint={folder / 'in'}", *options, f"output_dir={folder / 'out'}"]) == 0
     return folder / "out"

@@ -11,12 +11,14 @@ from conftest import HIDDEN, LAYERS, small_config, small_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertkit.base import plugins
 from bertkit.base.errors import InputError
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.config_json import config_json, read_config
 from bertkit.interop.hugging_face.names import CLASSIFIERS, HUGGING_FACE, from_hugging_face, to_hugging_face
 from bertkit.interop.load import load_directory
-from bertkit.model.bert_config import TASK_HEADS, DecoderConfig
+from bertkit.model.bert_config import DecoderConfig
+from bertkit.model.head.head import is_of_task
 from bertkit.model.heads import BertWithHeads
 
 Tensors = dict[str, Tensor]
@@ -317,7 +319,10 @@ def test_the_table_is_one_to_one_and_every_row_is_used() -> None:
         len(set(HUGGING_FACE.values())) == len(HUGGING_FACE) - 2 * 2 - 5
     )  # three heads are called classifier, two cls.predictions
     decoder = DecoderConfig(kind="bert")
-    models = [small_model(), *(small_model(heads=(head,), decoder=decoder) for head in TASK_HEADS)]
+    models = [
+        small_model(),
+        *(small_model(heads=(head,), decoder=decoder) for head in plugins.built_in("model_head") if is_of_task(head)),
+    ]
     used = {to_hugging_face(name).replace("layer.0.", "layer.{}.") for m in models for name, _ in m.named_parameters()}
     assert set(HUGGING_FACE.values()) <= used
 

@@ -10,7 +10,8 @@ from conftest import small_config
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, NormConfig
+from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 
@@ -33,7 +34,7 @@ CLASSES = [
 @pytest.mark.parametrize(("config", "cut", "heads"), CLASSES)
 def test_each_part_begins_as_in_transformers(config: BertConfig, cut: float, heads: tuple[str, ...]) -> None:
     """The standard deviation of every matrix; zeros and ones elsewhere. BERT's is cut as in google-research/bert."""
-    model = BertWithHeads(config, heads, with_pooler=not heads or not set(heads).isdisjoint(POOLED_HEADS))
+    model = BertWithHeads(config, heads, with_pooler=not heads or any_pooled(heads))
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     architecture = writer_of(config)
     name = architecture.class_of(model)

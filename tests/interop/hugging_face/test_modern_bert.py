@@ -22,7 +22,8 @@ from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
-from bertkit.model.bert_config import POOLED_HEADS, BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
 from bertkit.run.memory_plan import num_weights
@@ -47,7 +48,7 @@ def config_of(vocab_size: int, bias: bool = False, pooling: str = "cls") -> Bert
 
 
 def model_of(config: BertConfig, heads: tuple[str, ...]) -> BertWithHeads:
-    model = BertWithHeads(config, heads, with_pooler=not set(heads).isdisjoint(POOLED_HEADS))
+    model = BertWithHeads(config, heads, with_pooler=any_pooled(heads))
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     return model
 

@@ -14,7 +14,7 @@ from interop.elsewhere import loaded_elsewhere
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.bert import BertArchitecture
-from bertkit.model.bert_config import POOLED_HEADS
+from bertkit.model.head.head import any_pooled
 
 # transformers -> the huggingface_hub and tokenizers of its time; the last one is the installed release
 VERSIONS = {
@@ -34,7 +34,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
     folder = tmp_path_factory.mktemp("exports")
     results = {}
     for heads, name in EXPORTS.items():
-        pooler = bool(set(heads) & set(POOLED_HEADS)) or not heads
+        pooler = any_pooled(heads) or not heads
         model = small_model(tokenizer.vocab_size, heads=heads, with_pooler=pooler, labels=("no", "maybe", "yes"))
         results[name] = export_model(model, tokenizer, folder / name)
     assert len(results) == 7

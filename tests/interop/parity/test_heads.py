@@ -13,6 +13,7 @@ from conftest import small_model
 from safetensors.torch import load_file, save_file
 
 from bertkit import export_model, load_model
+from bertkit.base import plugins
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.bert import BertArchitecture
@@ -21,7 +22,7 @@ from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import HEADS, POOLED_HEADS
+from bertkit.model.head.head import any_pooled
 
 # pairs of BERTs are in tests/interop/test_pairs.py
 KINDS = {
@@ -145,11 +146,11 @@ def test_shapes_of_the_logits() -> None:
     shapes = {
         "masked_lm": (5, 7, 131), "next_token": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
     }  # fmt: skip
-    assert {*shapes, "choice", "generation"} == set(HEADS)
+    assert {*shapes, "choice", "generation"} == set(plugins.built_in("model_head"))
     from bertkit.interop.padded import PaddedBert
 
     for head, shape in shapes.items():
-        model = PaddedBert(small_model(heads=(head,), with_pooler=head in POOLED_HEADS, labels=("a", "b", "c"))).eval()
+        model = PaddedBert(small_model(heads=(head,), with_pooler=any_pooled([head]), labels=("a", "b", "c"))).eval()
         assert model(ids).logits[head].shape == shape
     model = PaddedBert(small_model(heads=("choice",))).eval()
     choices = torch.randint(1, 131, (3, 2, 7), generator=torch.Generator().manual_seed(0))
