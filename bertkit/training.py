@@ -19,16 +19,12 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
-
-import torch
-from torch import nn
 
 from bertkit.base.errors import is_silent, named
 from bertkit.base.hub_ids import path_of
@@ -48,10 +44,10 @@ from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.objective import MaskedLM, Objective
-from bertkit.run.directory import read_scores
+from bertkit.run.directory import read_scores, saved_identity
 from bertkit.run.job import AnyJob, SettingsT
 from bertkit.run.resume_rules import identity_of
-from bertkit.run.start import Start
+from bertkit.run.start import Start, sha256_of
 from bertkit.run.start import new_model as initialised
 from bertkit.run.trainer import run_steps
 from bertkit.settings.finetune import FinetuneSettings
@@ -65,6 +61,13 @@ from bertkit.train.step_report import StepReport
 
 Precision = Literal["fp32", "bf16", "fp16"]
 NOWHERE = {"data_dir": "-", "output_dir": "-"}  # settings of a command that a job without a directory does not use
+# settings of a command that a job has from elsewhere: `fit`, its objective, or its other arguments
+OF_FIT = {
+    "fit": ("steps", "num_epochs", "optimizer", "schedule", "device", "output_dir"),
+    "the objective": ("masking", "objective_options"),
+}
+OF_MODEL = ("model", "model_dir", "init_moments", "freeze", "attention", "norm", "feed_forward", "pooling")
+OF_DATA = {"data": ("data_dir",), "max_seq_length": ("segments",), "batch_sequences": ("batch.sequences",)}
 
 
 class _FromPython:
@@ -84,7 +87,7 @@ class _FromPython:
 
     def begun_in(self, directory: Path) -> Start:
         """Return the start of a run: with the weights of now, which `fit` may have trained, unless this job has begun it already."""
-        now = self._began.setdefault(directory.resolve(), _sha256_of(self.start.model))
+        now = self._began.setdefault(directory.resolve(), sha256_of(self.start.model))
         is_loaded = self.start.init_from is not None and now == self.start.made_sha256
         return dataclasses.replace(self.start, made_sha256=None if is_loaded else now)
 
@@ -134,10 +137,13 @@ class Pretraining(_FromPython, PretrainingJob):
             config.too_long("max_seq_length", max_seq_length, "max_seq_length"),
         )
         own = {"model": "base", "seed": seed, "precision": precision, "data_dir": data.directory, "output_dir": "-"}
+        own |= {"batch.sequences": batch_sequences, "segments.max_seq_length": max_seq_length}
+        own |= {"model.max_position_embeddings": config.max_position_embeddings}
         with in_words_of("pretrain", settings):
-            composed = compose_values("pretrain", {**own, **settings, "batch.sequences": batch_sequences})
-            chosen = build(PretrainSettings, composed)
+            chosen = build(PretrainSettings, compose_values("pretrain", {**settings, **own}))
         has_pairs = "next_sentence" in model.heads or objective.takes_pairs
+        typed = {*chosen.explicit_keys} - own.keys() | {*settings}
+        _refuse_set_elsewhere(OF_FIT | OF_DATA | {"the model": OF_MODEL}, typed)
         kind: Literal["pairs", "full_sentences"] = "pairs" if has_pairs else "full_sentences"
         segments = SegmentsConfig(kind, max_seq_length, 0.1, "nsp" if has_pairs else "none")
         described = dataclasses.replace(
@@ -159,7 +165,8 @@ class Pretraining(_FromPython, PretrainingJob):
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`."""
         made = copy.copy(self)
-        made.settings = _with_course(self.settings, chosen, directory).with_steps(steps)
+        made.settings, made.steps = _with_course(self.settings, chosen, directory).with_steps(steps), steps
+        made.resume_after({} if directory is None else saved_identity(directory))
         return made
 
 
@@ -195,24 +202,33 @@ class Finetuning(_FromPython, FinetuningJob):
                 take_rows(command_of("finetune"), given, stack)
                 chosen = build(FinetuneSettings, compose_settings("finetune", read_values("finetune", given)))
                 read = read_training_data(chosen)
+                _refuse_set_elsewhere(OF_FIT, {*chosen.explicit_keys} - {"output_dir"} | {*settings})
                 made = make_job(chosen, lambda: read, objective or Objective())
+                made.objective.label_smoothing = chosen.task.label_smoothing
         finally:
             is_silent.reset(token)
         settings_ = dataclasses.replace(
             made.settings, objective=_name_of(made.objective), objective_options=_options_of(made.objective)
         )
-        start = dataclasses.replace(made.start, made_sha256=_sha256_of(made.start.model))
+        start = dataclasses.replace(made.start, made_sha256=sha256_of(made.start.model))
         super().__init__(settings_, start, made.objective, made.data, made.units)
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`; its rows are in the directory."""
         made, rows = copy.copy(self), Path(self.files.name, "rows")
         made.settings = _with_course(self.settings, chosen, directory)
-        made.settings = dataclasses.replace(made.settings, num_epochs=steps / self.steps_per_epoch)
+        made.settings, made.steps = dataclasses.replace(made.settings, num_epochs=steps / self.steps_per_epoch), steps
         if directory is not None and made.settings.data_dir == str(rows):
             shutil.copytree(rows, directory / "rows", dirs_exist_ok=True)
             made.settings = dataclasses.replace(made.settings, data_dir=str(directory / "rows"))
         return made
+
+
+def _refuse_set_elsewhere(places: Mapping[str, Sequence[str]], keys: Collection[str]) -> None:
+    """Raise InputError for settings of a command that a job has from its model, its objective, its data or `fit`."""
+    names = [(name, place) for place in places for name in places[place]]
+    chosen = [one for one in names if any(f"{key}.".startswith(f"{one[0]}.") for key in keys)]
+    refuse(f"{name}: {place} sets it; leave it out" for name, place in chosen)
 
 
 def _with_course(settings: SettingsT, chosen: PretrainSettings, directory: Path | None) -> SettingsT:
@@ -232,15 +248,6 @@ def _options_of(objective: Objective) -> dict[str, object]:
     """Return the numbers and names that an objective holds: another value is another run."""
     plain = (bool, int, float, str)
     return {} if _name_of(objective) == "auto" else {k: v for k, v in vars(objective).items() if isinstance(v, plain)}
-
-
-def _sha256_of(model: nn.Module) -> str:
-    """Hash the weights of a model."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def open_dataset(data_dir: str | os.PathLike[str]) -> PreparedDataset:
@@ -275,7 +282,7 @@ class Fit(Iterator[StepReport]):
         try:
             return next(self._reports)
         except BaseException:
-            self.job.model.eval()
+            self.job.start.trained.eval()
             raise
 
     def run(self) -> Run:
@@ -322,13 +329,21 @@ def fit(
     own |= {"optimizer": {**(optimizer or {}), "peak_learning_rate": learning_rate}}
     chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
     world, place = world_from_environment(), None if directory is None else Path(path_of(directory, "directory"))
+    refuse(
+        place is None
+        and job.settings.compile is True
+        and "compile=true: has no effect without directory=; leave it out",
+        place is None
+        and job.settings.recompute == "layers"
+        and "recompute=layers: has no effect without directory=; leave it out",
+    )
     accelerator = make_accelerator(device, world.size)
     check_precision(job.settings.precision, accelerator.device.type)
     made = job.with_course(steps, chosen, place)
-    made.steps, made.directory = steps, place
+    made.directory = place
+    made.start = job.start if place is None else job.begun_in(place)
     made.on(accelerator)
     if place is None:
         return Fit(made, plain_steps(made))
-    made.start = job.begun_in(place)
     made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
     return Fit(made, run_steps(made))

@@ -1,5 +1,6 @@
 """Training from Python without a directory, and objectives: built in, of the guide, and wrong ones."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -173,6 +174,56 @@ def test_a_task_in_a_directory(start: Path) -> None:
     assert set(json.loads(Path("later/manifest.json").read_text())["identity"]["starting_weights"]) == {"model"}
 
 
+def test_what_an_objective_trains_beside_the_model_is_trained_in_a_directory_too(prepared_dir: Path) -> None:
+    """And in evaluation mode at the end, as the model; it ends with the numbers that it has without a directory."""
+    data, values = bertkit.open_dataset(prepared_dir), []
+
+    class Scaled(bertkit.Objective):
+        def begin(self, model: torch.nn.Module) -> torch.nn.Module:
+            self.scale = torch.nn.Linear(1, 1)
+            return self.scale
+
+        def losses(self, model: torch.nn.Module, batch: Any, precision: str = "fp32") -> Any:
+            terms = super().losses(model, batch, precision)
+            factor = 1 + self.scale(torch.ones(1)).sum() ** 2
+            return {name: dataclasses.replace(term, sum=term.sum * factor) for name, term in terms.items()}
+
+    for place in (None, "run"):
+        objective = Scaled()
+        model = bertkit.new_model("tiny", data.tokenizer, **TINY)
+        job = bertkit.Pretraining(model, data, objective, batch_sequences=4, max_seq_length=32)
+        bertkit.fit(job, 3, 1e-2, directory=place).run()
+        assert not objective.scale.training
+        values.append(objective.scale.weight.item())
+    assert values[0] == values[1]
+    saved = load_file(next(iter(sorted(Path("run/checkpoints").iterdir()))) / "objective.safetensors")
+    assert saved["objective.weight"].item() == values[0]
+
+
+def test_what_is_frozen_is_frozen_without_a_directory(start: Path) -> None:
+    words: dict[str, Any] = {"batch": {"sequences": 8}, "task.max_seq_length": 16}
+    job = bertkit.Finetuning(start, ROWS, ROWS[:10], freeze="encoder", **words)
+    before = weights(job.model)
+    list(bertkit.fit(job, steps=2, learning_rate=1e-2))
+    changed = {name.split(".")[0] for name, value in weights(job.model).items() if not torch.equal(value, before[name])}
+    assert changed == {"bert", "heads"}
+    assert torch.equal(before["bert.embeddings.token.weight"], job.model.bert.embeddings.token.weight)
+    with pytest.raises(InputError, match=r"optimizer: fit sets it; leave it out"):
+        bertkit.Finetuning(start, ROWS, ROWS[:10], optimizer={"beta2": 0.98}, **words)
+    with pytest.raises(InputError, match=r"compile=true: has no effect without directory="):
+        bertkit.fit(bertkit.Finetuning(start, ROWS, ROWS[:10], compile=True, **words), 2, 1e-2)
+
+
+def test_a_longer_run_goes_on_before_the_decay_of_the_shorter_one(prepared_dir: Path) -> None:
+    data = bertkit.open_dataset(prepared_dir)
+    for steps in (6, 12):
+        model = bertkit.new_model("tiny", data.tokenizer, **TINY)
+        job = bertkit.Pretraining(model, data, batch_sequences=4, max_seq_length=32)
+        schedule = {"name": "wsd", "warmup_steps": 0, "options": {"decay_share": 0.5}}
+        reports = [report.step for report in bertkit.fit(job, steps, 1e-3, directory="longer", schedule=schedule)]
+    assert reports == [*range(5, 13)]  # the decay of the shorter one began after step 4
+
+
 def test_the_library_stands_without_the_apps(prepared_dir: Path, tmp_path: Path) -> None:
     """Only the stages of search and view import them, and training does without the folder."""
     package = Path(bertkit.__file__).parent
@@ -210,6 +261,9 @@ def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
         (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 0, 1e-3), "steps=0: expected at least 1"),
         (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 5, -1.0), "peak_learning_rate=-1"),
         (lambda data, model: bertkit.new_model("tin", data.tokenizer), "did you mean 'tiny'?"),
+        (lambda data, model: bertkit.Pretraining(model, data, steps=7), "steps: fit sets it; leave it out"),
+        (lambda data, model: bertkit.Pretraining(model, data, masking={"probability": 0.5}), "masking: the objective sets it"),
+        (lambda data, model: bertkit.Pretraining(model, data, freeze="encoder", model_dir="x"), "freeze: the model sets it"),
         (lambda data, model: bertkit.open_dataset("nowhere"), "nowhere"),
         (lambda data, model: bertkit.Finetuning(GUIDE, ROWS), "extend"),
     ],

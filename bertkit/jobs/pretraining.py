@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ class PretrainingJob(Job[PretrainSettings]):
     def branch_step(self) -> int | None:
         """The last step that a longer run shares with this one, if the schedule's decay has a beginning of its own."""
         return branch_step(self.settings, self.steps)
+
+    def resume_after(self, saved: Mapping[str, object]) -> None:
+        """Resume at the last step that this run shares with the one in its directory, if that was to be shorter."""
+        before = saved.get("steps")
+        if isinstance(before, int) and before < self.steps:
+            self.most_steps = branch_step(self.settings, before)
 
     @property
     def content(self) -> dict[str, object]:
@@ -226,7 +233,5 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingJob:
     job.steps, job.directory = job.length.steps, Path(settings.output_dir)
     job.settings = settings.with_steps(job.steps)
     job.identity = identity_of(to_mapping(given), PRETRAIN) | continued.own | {"steps": job.steps} | job.content
-    before = continued.saved.get("steps")
-    if isinstance(before, int) and before < job.steps:  # it is to be longer now
-        job.most_steps = branch_step(job.settings, before)
+    job.resume_after(continued.saved)
     return job

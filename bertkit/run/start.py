@@ -1,11 +1,12 @@
 """The starting model of a run, and the hashes of its weights."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NotRequired, Self, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.model.bert_config import BertConfig
@@ -65,3 +66,12 @@ def new_model(config: BertConfig, heads: Sequence[str], with_pooler: bool, seed:
     model = BertWithHeads(config, heads, with_pooler=with_pooler)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     return model
+
+
+def sha256_of(model: nn.Module) -> str:
+    """Hash the weights of a model."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

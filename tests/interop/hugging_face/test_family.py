@@ -222,6 +222,14 @@ def test_settings_that_bertkit_lacks_are_refused(
         load_directory(tmp_path)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_file_with_an_end_of_texts_keeps_its_type(kind: str, tmp_path: Path) -> None:
+    saved(tmp_path, kind, ("masked_lm",), 5, eos_token_id=4)
+    model, _ = load_directory(tmp_path)
+    content = json.loads(config_json(model.config, architecture_of(model)))
+    assert (content["model_type"], content["eos_token_id"]) == (kind, 4)
+
+
 @pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini"])
 def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """It is written as its type, and read again as it was."""
