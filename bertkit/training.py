@@ -36,14 +36,15 @@ from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_pre
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.functions import Run, take_rows
+from bertkit.interop.padded import PaddedBert
 from bertkit.jobs.finetuning import FinetuningJob, make_job
 from bertkit.jobs.plain import plain_steps
 from bertkit.jobs.pretraining import PretrainingJob
 from bertkit.jobs.pretraining_start import config_of
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.objective import MaskedLM, Objective
+from bertkit.objectives.objective import MaskedLM, Objective, name_of, options_of
 from bertkit.run.directory import read_scores, saved_identity
 from bertkit.run.job import AnyJob, SettingsT
 from bertkit.run.resume_rules import identity_of
@@ -87,7 +88,10 @@ class _FromPython:
 
     def begun_in(self, directory: Path) -> Start:
         """Return the start of a run: with the weights of now, which `fit` may have trained, unless this job has begun it already."""
-        now = self._began.setdefault(directory.resolve(), sha256_of(self.start.model))
+        now, place = sha256_of(self.start.model), directory.resolve()
+        if newest_checkpoint(str(place)) is not None:
+            now = self._began.get(place, now)  # those of the checkpoint will replace the weights of now
+        self._began[place] = now
         is_loaded = self.start.init_from is not None and now == self.start.made_sha256
         return dataclasses.replace(self.start, made_sha256=None if is_loaded else now)
 
@@ -99,7 +103,7 @@ class Pretraining(_FromPython, PretrainingJob):
     tokens. The examples, their order and their masks are a function of the seed.
 
     Args:
-        model: the model, which is trained in place.
+        model: the model, from `new_model` or `load_model`, which is trained in place.
         data: a prepared dataset, from `open_dataset`.
         objective: what is learned; None for masked LM as in BERT. Its `masking` says how text is masked.
         batch_sequences: sequences in a step, over all processes.
@@ -114,7 +118,7 @@ class Pretraining(_FromPython, PretrainingJob):
 
     def __init__(
         self,
-        model: BertWithHeads,
+        model: BertWithHeads | PaddedBert,
         data: PreparedDataset,
         objective: Objective | None = None,
         *,
@@ -125,6 +129,7 @@ class Pretraining(_FromPython, PretrainingJob):
         **settings: object,
     ) -> None:
         check_usable(data)
+        model = model.model if isinstance(model, PaddedBert) else model
         config, objective = model.config, objective or MaskedLM()
         heads = model.heads.keys() if objective.heads is None else objective.heads
         refuse(
@@ -145,6 +150,7 @@ class Pretraining(_FromPython, PretrainingJob):
         typed = {*chosen.explicit_keys} - own.keys() | {*settings}
         _refuse_set_elsewhere(OF_FIT | OF_DATA | {"the model": OF_MODEL}, typed)
         kind: Literal["pairs", "full_sentences"] = "pairs" if has_pairs else "full_sentences"
+        is_next, name = "next_token" in model.heads, name_of(objective)
         segments = SegmentsConfig(kind, max_seq_length, 0.1, "nsp" if has_pairs else "none")
         described = dataclasses.replace(
             chosen,
@@ -155,11 +161,11 @@ class Pretraining(_FromPython, PretrainingJob):
             pooling=config.pooling,
             segments=segments,
             masking=objective.masking,
-            objective="next_token" if "next_token" in model.heads else _name_of(objective),
-            objective_options=_options_of(objective),
+            objective="next_token" if is_next and name == "auto" else name,
+            objective_options=options_of(objective),
             explicit_keys=(),
         )
-        examples = DrawnExamples(data, segments, described.masks)
+        examples = DrawnExamples(data, segments, None if is_next else objective.masking)
         super().__init__(described, Start(model, data.tokenizer, init_from=None), objective, data, examples)
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
@@ -208,7 +214,7 @@ class Finetuning(_FromPython, FinetuningJob):
         finally:
             is_silent.reset(token)
         settings_ = dataclasses.replace(
-            made.settings, objective=_name_of(made.objective), objective_options=_options_of(made.objective)
+            made.settings, objective=name_of(made.objective), objective_options=options_of(made.objective)
         )
         start = dataclasses.replace(made.start, made_sha256=sha256_of(made.start.model))
         super().__init__(settings_, start, made.objective, made.data, made.units)
@@ -237,17 +243,6 @@ def _with_course(settings: SettingsT, chosen: PretrainSettings, directory: Path 
     return dataclasses.replace(
         settings, optimizer=chosen.optimizer, schedule=chosen.schedule, device=chosen.device, output_dir=place
     )
-
-
-def _name_of(objective: Objective) -> str:
-    """Return the name of an objective's class; "auto" for those that are built in."""
-    return "auto" if type(objective) in (Objective, MaskedLM) else type(objective).__name__
-
-
-def _options_of(objective: Objective) -> dict[str, object]:
-    """Return the numbers and names that an objective holds: another value is another run."""
-    plain = (bool, int, float, str)
-    return {} if _name_of(objective) == "auto" else {k: v for k, v in vars(objective).items() if isinstance(v, plain)}
 
 
 def open_dataset(data_dir: str | os.PathLike[str]) -> PreparedDataset:

@@ -214,6 +214,37 @@ def test_what_is_frozen_is_frozen_without_a_directory(start: Path) -> None:
         bertkit.fit(bertkit.Finetuning(start, ROWS, ROWS[:10], compile=True, **words), 2, 1e-2)
 
 
+def test_a_job_whose_first_steps_are_lost_does_not_pass_for_another_run(prepared_dir: Path) -> None:
+    """Left before its first checkpoint, it has trained its model: these are other starting weights."""
+    data = bertkit.open_dataset(prepared_dir)
+    model = bertkit.new_model("tiny", data.tokenizer, **TINY)
+    job = bertkit.Pretraining(model, data, batch_sequences=4, max_seq_length=32)
+    next(bertkit.fit(job, 3, 1e-3, directory="left"))
+    with pytest.raises(InputError, match=r"holds another run .*starting_weights"):
+        bertkit.fit(job, 3, 1e-3, directory="left").run()
+
+
+def test_a_loaded_model_is_pretrained_in_place(prepared_dir: Path) -> None:
+    """Also next tokens, where an objective of one's own is another run than the loss of the head."""
+    data = bertkit.open_dataset(prepared_dir)
+
+    class Own(bertkit.Objective):
+        pass
+
+    words: dict[str, Any] = {"attention.pattern": "causal", **TINY}
+    new = bertkit.new_model("tiny", data.tokenizer, **words)
+    loaded = bertkit.load_model(bertkit.export_model(new, data.tokenizer, "causal"))
+    before = loaded.model.bert.embeddings.token.weight.clone()
+    for made, place in ((Own(), "own"), (None, "plain")):
+        job = bertkit.Pretraining(loaded, data, made, batch_sequences=4, max_seq_length=32)
+        assert {*next(bertkit.fit(job, 1, 1e-3, directory=place)).losses} == {"lm"}
+    assert not torch.equal(before, loaded.model.bert.embeddings.token.weight)
+    names = [
+        json.loads(Path(place, "manifest.json").read_text())["identity"]["objective"] for place in ("own", "plain")
+    ]
+    assert names == ["Own", "next_token"]
+
+
 def test_a_longer_run_goes_on_before_the_decay_of_the_shorter_one(prepared_dir: Path) -> None:
     data = bertkit.open_dataset(prepared_dir)
     for steps in (6, 12):

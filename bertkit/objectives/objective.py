@@ -114,6 +114,17 @@ for _name in ("auto", "masked_lm", "next_token"):  # the heads and the batches t
     plugins.option("objective", _name)(Objective)
 
 
+def name_of(objective: Objective) -> str:
+    """Return the name of an objective's class, for the settings of a job from Python; "auto" for those that are built in."""
+    return "auto" if type(objective) in (Objective, MaskedLM) else type(objective).__name__
+
+
+def options_of(objective: Objective) -> dict[str, object]:
+    """Return the numbers and names that an objective holds: another value is another run."""
+    plain = (bool, int, float, str)
+    return {} if name_of(objective) == "auto" else {k: v for k, v in vars(objective).items() if isinstance(v, plain)}
+
+
 class BuiltIn(Objective):
     """The objective of a command without a plug-in; it runs the model once for a micro-batch, as recorded passes need it."""
 

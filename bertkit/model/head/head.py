@@ -117,7 +117,7 @@ class Encoded:
     last: Tensor  # the vectors of all tokens, (S, D); (B, D) of the first ones with `only_pooled`
     pooled: Tensor | None  # (B, D)
     layout: Layout
-    token_embedding: Tensor  # (V, D)
+    token_embedding: Tensor  # (V, E)
     masked_positions: Tensor | None  # (M,) of the tokens whose vocabulary is scored; None: all
     targets: Targets | None  # of a decoder
     alignments: list[Tensor] | None  # to which a decoder appends its attention to the source
