@@ -36,6 +36,7 @@ from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_pre
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.functions import Run, take_rows
+from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.padded import PaddedBert
 from bertkit.jobs.finetuning import FinetuningJob, make_job
 from bertkit.jobs.plain import plain_steps
@@ -72,7 +73,7 @@ OF_DATA = {"data": ("data_dir",), "max_seq_length": ("segments",), "batch_sequen
 
 
 class _FromPython:
-    """What a job from Python can do besides those of the commands."""
+    """What a job from Python can do beyond a job of the commands."""
 
     start: Start
 
@@ -129,7 +130,7 @@ class Pretraining(_FromPython, PretrainingJob):
         **settings: object,
     ) -> None:
         check_usable(data)
-        model = model.model if isinstance(model, PaddedBert) else model
+        model = packed(model)
         config, objective = model.config, objective or MaskedLM()
         heads = model.heads.keys() if objective.heads is None else objective.heads
         refuse(

@@ -4,7 +4,7 @@
     job.after     measures the model, if that is due
     job.publish   writes what a finished run leaves
 
-A job knows no checkpoint, log or lock: those are the run's (`trainer.run_steps`); `jobs/plain.py` trains a job without any.
+A job opens no directory: checkpoints, log and lock are the run's (`trainer.run_steps`); `jobs/plain.py` trains a job without them.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def release_problems(model: BertWithHeads, tokenizer: Tokenizer) -> list[str]:
     """List what google-research/bert cannot hold of a model and its tokenizer."""
     problems = {
         f"has no {', '.join(model.heads)} head": not {"token", "choice"}.isdisjoint(model.heads),
+        f"has no {model.config.family}": model.config.family is not None,
         "has no causal attention": model.config.attention.pattern == "causal",
         "reads BERT's WordPiece only, from vocab.txt": not tokenizer.words_by.is_of_bert,
         "strips accents from lower-cased text, and from no other": (

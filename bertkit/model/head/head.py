@@ -4,7 +4,7 @@
     class SpanHead(Head): ...
 
 A head has a module, whose logits have a shape; a class of `transformers` and names there; a use, which the model card shows; and what a
-certificate compares. Its loss is in `objectives/head_losses.py`. The built-in heads are in built_in.py.
+certificate compares. Its loss is in `objectives/losses.py`. The built-in heads are in built_in.py.
 
 Axes: as in attention.py.
 """
