@@ -6,7 +6,7 @@
         def losses(self, model, batch, precision): ...
 
 `objective=SoftLabels objective_options.weight=0.3` trains it, in `pretrain` and in `finetune`. A step draws the examples of a batch as
-always; then `prepare` may change them, `counts` says by what each loss is divided, and `losses` computes their sums. A total loss is the sum
+always; then `prepare` may change them, `counts` gives the divisor of each loss, and `losses` computes their sums. A total loss is the sum
 of the means, over the whole batch, however it is cut into micro-batches and shared among processes.
 """
 

@@ -144,7 +144,7 @@ class Job(ABC, Generic[SettingsT]):
     @property
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What the manifest of a run says of its data and starting weights."""
+        """Facts about the data and the starting weights, for the manifest of a run."""
 
     def prepared(self, step: int) -> NumberedBatches:
         """Return this process's micro-batches of a step, as the objective prepares them."""

@@ -75,7 +75,7 @@ class AlbertArchitecture(FamilyArchitecture):
     of_next_sentence: ClassVar[OfNextSentence] = OfNextSentence("sentence_order_label", "sop_logits")
 
     def derived(self, read: Content, full: Content) -> Content:
-        """Return the size of the embeddings, whose map is always there, and what dropout differs from BERT's."""
+        """Return the size of the embeddings, whose map is always there, and the dropout where it differs from BERT's."""
         return {
             "embedding_size": full["embedding_size"],
             "shared_layers": True,

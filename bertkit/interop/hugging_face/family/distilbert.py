@@ -1,4 +1,4 @@
-"""The model type `distilbert`: BERT without segments, and without a pooler but in its heads for texts (Sanh et al. 2019, section 3)."""
+"""The model type `distilbert`: BERT without segments, and without a pooler except in its heads for texts (Sanh et al. 2019, section 3)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -78,7 +78,7 @@ class DistilBertArchitecture(FamilyArchitecture):
     without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("token",), ("span",), ())
 
     def derived(self, read: Content, full: Content) -> Content:
-        """Return the activation of the pooler, and what dropout differs from BERT's."""
+        """Return the activation of the pooler, and the dropout where it differs from BERT's."""
         return {
             "pooler_act": "relu",
             "head_dropout_probs": {"token": read["hidden_dropout_prob"], "span": full["qa_dropout"]},

@@ -16,7 +16,7 @@ from bertkit.model.heads import BertWithHeads
 
 @option("architecture", "electra")
 class ElectraArchitecture(FamilyArchitecture):
-    """An ELECTRA. The encoder has no pooler; the first map of a head for texts is one here."""
+    """An ELECTRA. The encoder has no pooler; the first linear map of a head for texts is the pooler here."""
 
     family = "electra"
     prefix = "electra."

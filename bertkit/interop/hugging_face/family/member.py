@@ -29,7 +29,7 @@ _PARTS = ("weight", "bias")
 
 
 class FamilyArchitecture(BertArchitecture):
-    """A member of the family; what it writes of a model is all that it reads of it."""
+    """A model type of the family; it writes a model only if it reads the same configuration back."""
 
     family: ClassVar[str]
     defaults: ClassVar[Content] = {}  # of the class of `transformers`, for keys that a file lacks

@@ -41,7 +41,7 @@ _NAMES = {
 
 @option("architecture", "roberta")
 class RobertaArchitecture(FamilyArchitecture):
-    """A RoBERTa. Its sequence head begins with a map that is called a pooler elsewhere, and so it is here."""
+    """A RoBERTa. The first linear map of its sequence head is the pooler here."""
 
     family = "roberta"
     prefix = "roberta."
@@ -74,7 +74,7 @@ class RobertaArchitecture(FamilyArchitecture):
         return read | {"max_position_embeddings": rows - _first(pad) if type(rows) is int else rows}
 
     def derived(self, read: Content, full: Content) -> Content:
-        """Return the activation of the masked LM head, always GELU, and what dropout differs from BERT's."""
+        """Return the activation of the masked LM head, always GELU, and the dropout where it differs from BERT's."""
         dropped, own = read["hidden_dropout_prob"], read["classifier_dropout"]
         return {
             "head_act": None if read["hidden_act"] == "gelu" else "gelu",
@@ -92,7 +92,7 @@ class RobertaArchitecture(FamilyArchitecture):
         }
 
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
-        """Leave out the rows that are no positions."""
+        """Leave out the rows before the first position."""
         stored = super().stored(tensors, content)
         if _PLACES in stored.tensors:
             pad = (self.defaults | content)["pad_token_id"]
@@ -114,7 +114,7 @@ class RobertaArchitecture(FamilyArchitecture):
         return tensors
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
-        """Return the name in the class, and of the positions their rows."""
+        """Return the name in the class, and the rows of the position embeddings that are used."""
         rows = slice(_first(model.config.pad_token_id) if full_name == _PLACES else 0, None)
         return [replace(super().reference_weights(model, full_name)[0], rows=rows)]
 
