@@ -245,6 +245,18 @@ def test_a_loaded_model_is_pretrained_in_place(prepared_dir: Path) -> None:
     assert names == ["Own", "next_token"]
 
 
+def test_a_job_that_learns_numbers_writes_its_model_in_their_units(start: Path) -> None:
+    rows = [{"text": row["text"], "label": 1500.0 if row["label"] == "yes" else 2500.0} for row in ROWS]
+    words: dict[str, Any] = {"task": "regression", "batch": {"sequences": 8}, "task.max_seq_length": 16}
+    job = bertkit.Finetuning(start, rows, rows[:10], **words)
+    list(bertkit.fit(job, steps=3, learning_rate=1e-3))
+    before, directory = weights(job.model), bertkit.export_model(job.model, job.tokenizer, "numbers")
+    assert all(torch.equal(value, before[name]) for name, value in weights(job.model).items())
+    predicted = bertkit.load_predictor(directory)([row["text"] for row in rows[:10]])
+    errors = [row["label"] - one["label"] for row, one in zip(rows, predicted, strict=False)]
+    assert job.evaluate()["rmse"] == pytest.approx(float(np.sqrt(np.mean(np.square(errors)))), rel=1e-5)
+
+
 def test_a_longer_run_goes_on_before_the_decay_of_the_shorter_one(prepared_dir: Path) -> None:
     data = bertkit.open_dataset(prepared_dir)
     for steps in (6, 12):

@@ -12,7 +12,6 @@ from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_tokenizer
-from bertkit.model.label_scale import in_own_units
 from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings, run_of
 from bertkit.run.job import AnyJob
 from bertkit.run.state import TrainingState
@@ -38,7 +37,7 @@ def publish(
     pretraining, which keeps its last checkpoints). `line` is printed; `review` and `samples` are shown in the report.
     """
     directory = state.directory
-    with building_dir(directory / "model") as partial, in_own_units(state.bare_model):
+    with building_dir(directory / "model") as partial:
         write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
     for name, content in (files or {}).items():
         with writing(directory / name) as file:

@@ -16,6 +16,7 @@ from bertkit.interop.hugging_face.config_json import architecture_of, config_jso
 from bertkit.interop.hugging_face.weight_files import unfit_values
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.heads import BertWithHeads
+from bertkit.model.label_scale import in_own_units
 
 
 def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output_dir: str | Path) -> Path:
@@ -56,14 +57,14 @@ def write_model(
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {inner.config.vocab_size}; use the model's tokenizer"
         )
-    tensors = tensors_of(inner)
-    problems = unfit_values(tensors)
-    if problems:
-        raise InputError(f"the model cannot be written: {listed(problems)}")
-    for name, content in {**text_files(inner, tokenizer), **(more_files or {})}.items():
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text(content, encoding="utf-8")
-    write_tensors(directory / "model.safetensors", tensors)
+    with in_own_units(inner):  # a job's model that learns numbers has them in other units
+        tensors = tensors_of(inner)
+        if problems := unfit_values(tensors):
+            raise InputError(f"the model cannot be written: {listed(problems)}")
+        for name, content in {**text_files(inner, tokenizer), **(more_files or {})}.items():
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text(content, encoding="utf-8")
+        write_tensors(directory / "model.safetensors", tensors)
 
 
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
