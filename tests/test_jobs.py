@@ -257,6 +257,17 @@ def test_a_job_that_learns_numbers_writes_its_model_in_their_units(start: Path) 
     assert job.evaluate()["rmse"] == pytest.approx(float(np.sqrt(np.mean(np.square(errors)))), rel=1e-5)
 
 
+def test_a_translator_from_python_has_the_smoothing_of_its_settings(start: Path) -> None:
+    rows = [{"source": row["text"], "target": row["label"]} for row in ROWS[:8]]
+    words: dict[str, Any] = {"task": "translation", "decoder": "bert", "task.max_seq_length": 16}
+    words |= {"task.generation.max_target_length": 8}
+    smoothed, plain = (
+        next(bertkit.fit(bertkit.Finetuning(start, rows, rows, **words, **more), steps=1, learning_rate=1e-3)).losses
+        for more in ({}, {"task.generation.label_smoothing": 0.0})
+    )
+    assert smoothed["generation"] != plain["generation"]
+
+
 def test_a_longer_run_goes_on_before_the_decay_of_the_shorter_one(prepared_dir: Path) -> None:
     data = bertkit.open_dataset(prepared_dir)
     for steps in (6, 12):
