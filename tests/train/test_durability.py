@@ -84,7 +84,7 @@ def kill_saves(run_dir: Path, num_trials: int, num_numbers: int, keep_last: int)
             results["resumed by itself"] += 1
             if trial % 4 == 0:  # else many a kill would come before the first save is done
                 started_at = time.monotonic()
-                savers.read()
+                assert savers.read()[0] == "saved"  # a saver that ended by itself would be waited for
                 seconds = time.monotonic() - started_at
             time.sleep(rng.uniform(0, 2 * seconds))
             savers.kill()
