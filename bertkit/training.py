@@ -9,8 +9,7 @@
     run = bertkit.fit(job, steps=200, learning_rate=1e-3, directory="runs/mine").run()
 
 A job is what is trained: a model, its examples, its objective, and how it is measured. `fit` trains it: no file, no output, no signal
-handler. With a directory it is a run, as those of the commands `pretrain` and `finetune`: it has checkpoints, a log and a report, and the
-same call resumes it.
+handler. With a directory it is a run, as those of the commands: checkpoints, a log and a report; the same call resumes it.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.objective import MaskedLM, Objective, name_of, options_of
 from bertkit.run.directory import read_scores, saved_identity
 from bertkit.run.job import AnyJob, SettingsT
+from bertkit.run.opening import check
 from bertkit.run.resume_rules import identity_of
 from bertkit.run.start import Start, sha256_of
 from bertkit.run.start import new_model as initialised
@@ -68,6 +68,7 @@ OF_FIT = {
     "fit": ("steps", "num_epochs", "optimizer", "schedule", "device", "output_dir"),
     "the objective": ("masking", "objective_options"),
 }
+OF_JOB = {"a job": ("data_dir", "batch", "precision", "checkpoint", "evaluation", "log", "launch")}
 OF_MODEL = ("model", "model_dir", "init_moments", "freeze", "attention", "norm", "feed_forward", "pooling")
 OF_DATA = {"data": ("data_dir",), "max_seq_length": ("segments",), "batch_sequences": ("batch.sequences",)}
 
@@ -202,6 +203,7 @@ class Finetuning(_FromPython, FinetuningJob):
     ) -> None:
         given: dict[str, object] = {"model_dir": path_of(model_dir), "train": train, "dev": dev, **settings}
         self.files = tempfile.TemporaryDirectory(prefix="bertkit-")  # with the rows, as long as the job is there
+        self.rows = Path(self.files.name, "rows")
         token = is_silent.set(True)
         try:
             with in_words_of("finetune", given), contextlib.ExitStack() as stack:
@@ -222,11 +224,10 @@ class Finetuning(_FromPython, FinetuningJob):
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`; its rows are in the directory."""
-        made, rows = copy.copy(self), Path(self.files.name, "rows")
+        made = copy.copy(self)
         made.settings = _with_course(self.settings, chosen, directory)
         made.settings, made.steps = dataclasses.replace(made.settings, num_epochs=steps / self.steps_per_epoch), steps
-        if directory is not None and made.settings.data_dir == str(rows):
-            shutil.copytree(rows, directory / "rows", dirs_exist_ok=True)
+        if directory is not None and self.settings.data_dir == str(self.rows):
             made.settings = dataclasses.replace(made.settings, data_dir=str(directory / "rows"))
         return made
 
@@ -261,6 +262,7 @@ def new_model(
 
     Raises InputError if a setting is wrong.
     """
+    _refuse_set_elsewhere({**OF_FIT, **OF_JOB}, settings.keys())
     own = {"model": name, "segments": "full_sentences", "segments.max_seq_length": 8, "seed": seed, **settings}
     chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
     heads = chosen.heads if objective is None or objective.heads is None else objective.heads
@@ -342,4 +344,7 @@ def fit(
     if place is None:
         return Fit(made, plain_steps(made))
     made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
+    check(place, made.identity, made.rules, made.settings.resume.allow)
+    if world.is_main and isinstance(job, Finetuning) and job.rows.is_dir():
+        shutil.copytree(job.rows, place / "rows", dirs_exist_ok=True)
     return Fit(made, run_steps(made))

@@ -315,6 +315,7 @@ def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
         (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 0, 1e-3), "steps=0: expected at least 1"),
         (lambda data, model: bertkit.fit(bertkit.Pretraining(model, data), 5, -1.0), "peak_learning_rate=-1"),
         (lambda data, model: bertkit.new_model("tin", data.tokenizer), "did you mean 'tiny'?"),
+        (lambda data, model: bertkit.new_model("tiny", data.tokenizer, steps=5), "steps: fit sets it; leave it out"),
         (lambda data, model: bertkit.Pretraining("tiny", data), "model: str: expected what load_model returns"),
         (lambda data, model: bertkit.Pretraining(model, data, steps=7), "steps: fit sets it; leave it out"),
         (lambda data, model: bertkit.Pretraining(model, data, masking={"probability": 0.5}), "masking: the objective sets it"),

@@ -120,9 +120,16 @@ def name_of(objective: Objective) -> str:
 
 
 def options_of(objective: Objective) -> dict[str, object]:
-    """Return the numbers and names that an objective holds: another value is another run."""
-    plain = (bool, int, float, str)
-    return {} if name_of(objective) == "auto" else {k: v for k, v in vars(objective).items() if isinstance(v, plain)}
+    """Return the numbers and names that an objective holds, and lists and mappings of them: another value is another run."""
+
+    def is_plain(value: object) -> bool:
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        return isinstance(value, (bool, int, float, str)) or (
+            isinstance(inner, (list, tuple)) and all(map(is_plain, inner))
+        )
+
+    held = {} if name_of(objective) == "auto" else vars(objective)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items() if is_plain(value)}
 
 
 class BuiltIn(Objective):
