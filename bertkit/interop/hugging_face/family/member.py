@@ -37,7 +37,7 @@ class FamilyArchitecture(BertArchitecture):
     poolers: ClassVar[Mapping[str, str]] = {}  # the pooler's name in the class with a head, where it has another one
 
     def writes(self, config: BertConfig) -> bool:
-        """Whether a model of this family would be read as it is written."""
+        """Whether a model that this type writes is read again with the same settings."""
         return config.family == self.family and _is_read_back(type(self), config)
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
@@ -60,7 +60,7 @@ class FamilyArchitecture(BertArchitecture):
         return {key: value for key, value in berts.items() if key not in {*self.names_in_file, *self.fixed}} | own
 
     def as_read(self, config: BertConfig) -> BertConfig:
-        """Return a configuration as it is read after it was written."""
+        """Write a configuration, read it again, and return what was read."""
         return build(BertConfig, self.settings(self.content(config, "", torch.float32), {}))
 
     def completed(self, config: BertConfig) -> BertConfig:
