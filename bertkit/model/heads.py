@@ -23,9 +23,9 @@ from bertkit.model.head.head import Encoded, Targets, head_of, in_order
 class BertOutput:
     """The output of a forward pass, packed from `BertWithHeads`, padded from `interop.padded`.
 
-    The logits are by head: "masked_lm" and "next_token" (M, V), or (B, T, V); "next_sentence" (B, 2); "sequence" (B, C); "token" (S, C), or
-    (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation" (S, V), or (B, T, V), for
-    targets. The last three attributes are None unless requested.
+    The logits are by head: "masked_lm" and "next_token" (M, V), or (B, T, V); "next_sentence" (B, 2); "replaced_token" (S, 1), or (B, T, 1);
+    "sequence" (B, C); "token" (S, C), or (B, T, C); "span" (S, 2), or (B, T, 2); "choice" (B, 1), or (questions, choices); "generation"
+    (S, V), or (B, T, V), for targets. The last three attributes are None unless requested.
     """
 
     last_hidden_state: Tensor  # (S, D), or (B, T, D)

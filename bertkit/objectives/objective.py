@@ -25,7 +25,7 @@ from bertkit.base.batch import PretrainBatch, TaskBatch
 from bertkit.base.errors import named
 from bertkit.base.typed_settings import build
 from bertkit.data.data_config import MaskingConfig
-from bertkit.model.bert_config import PRETRAINING_HEADS
+from bertkit.model.head.head import head_of
 from bertkit.model.heads import Accompanied, BertWithHeads, Trained
 from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.train.losses import Losses, LossTerm
@@ -164,7 +164,7 @@ class Checked(Objective):
     def __init__(self, inner: Objective, name: str) -> None:
         self.inner, self.name = inner, name
         self.heads = inner.heads  # type: ignore[misc]
-        known = {*PRETRAINING_HEADS, "next_token"}
+        known = {head for head in plugins.names_of("model_head") if head_of(head).task is None}
         if self.heads is not None and not (isinstance(self.heads, tuple) and known.issuperset(self.heads)):
             raise plugins.wrong_result(
                 "objective", name, self.heads, f"None, or a tuple of {named(sorted(known))}, as heads"

@@ -14,26 +14,23 @@ from bertkit.train.losses import binary_cross_entropy
 
 @bertkit.objective("replaced_tokens")
 class ReplacedTokens(bertkit.Objective):
-    """A small masked LM fills the gaps, and the model says of every token whether it was replaced (Clark et al. 2020, section 2).
+    """A small masked LM fills the gaps, and an ELECTRA says of every token whether it was replaced (Clark et al. 2020, section 2).
 
-    Both share their embeddings (section 3.2). The generator and the discriminator's head are trained beside the model, and not exported.
+    Both share their embeddings (section 3.2). The generator is trained beside the model, and not exported.
     """
 
-    heads = ()
+    heads = ("replaced_token",)
 
     def __init__(self, *, generator_layers: int = 1, weight: float = 50.0):
         self.generator_layers, self.weight = generator_layers, weight
 
     def begin(self, model):
-        """Make the generator, with the embeddings of the model, and a head with one logit for each token."""
+        """Make the generator, with the embeddings of the model."""
         config = dataclasses.replace(model.config, num_hidden_layers=self.generator_layers)
         self.generator = BertWithHeads(config, ["masked_lm"], with_pooler=False)
         init_weights(self.generator, config.initializer_range, torch.Generator().manual_seed(torch.initial_seed()))
         self.generator.bert.embeddings = model.bert.embeddings
-        self.head = nn.Sequential(
-            nn.Linear(config.hidden_size, config.hidden_size), nn.GELU(), nn.Linear(config.hidden_size, 1)
-        )
-        return nn.ModuleDict({"generator": self.generator, "head": self.head})
+        return nn.ModuleDict({"generator": self.generator})
 
     def counts(self, batch):
         """Return the number of masked tokens, and that of all tokens."""
@@ -47,8 +44,8 @@ class ReplacedTokens(bertkit.Objective):
         ids = original.copy()
         ids[places] = torch.multinomial(logits.detach().float().softmax(-1), 1)[:, 0].cpu().numpy()
         is_replaced = torch.from_numpy((ids != original).astype(np.float32)).to(logits.device)
-        hidden = bertkit.outputs(model, dataclasses.replace(batch, input_ids=ids), precision).last_hidden_state
-        replaced = binary_cross_entropy(self.head(hidden.float())[:, 0], is_replaced)
+        answers = bertkit.outputs(model, dataclasses.replace(batch, input_ids=ids), precision).logits["replaced_token"]
+        replaced = binary_cross_entropy(answers[:, 0], is_replaced)
         return {
             "generator": bertkit.cross_entropy(logits, labels),
             "replaced": dataclasses.replace(replaced, sum=self.weight * replaced.sum),

@@ -44,10 +44,15 @@ def require_bert(config: BertConfig, where: str) -> None:
 
 def require_class(config: BertConfig, heads: Sequence[str]) -> None:
     """Raise InputError if a model with these heads could not be saved, since its type has no class with them."""
+    wanted = tuple(sorted(heads))
+    known = {name: find_architecture(name) for name in plugins.names_of("architecture")}
+    types = [name for name, each in known.items() if each is not None and wanted in each.classes]
+    way_out = f"it has one of the type {' or '.join(types)}"
+    if "next_sentence" in heads:
+        way_out = "for the masked LM alone set segments=full_sentences, or next_sentence=none"
     refuse(
-        tuple(sorted(heads)) not in writer_of(config).classes
-        and f"the heads {' and '.join(heads)}: transformers has no such class of this model's type; for the masked LM alone set "
-        "segments=full_sentences, or next_sentence=none"
+        wanted not in writer_of(config).classes
+        and f"the heads {' and '.join(heads)}: transformers has no such class of this model's type; {way_out}"
     )
 
 

@@ -16,7 +16,7 @@ from bertkit.base import plugins
 from bertkit.model.bert import Bert
 from bertkit.model.bert_config import BertConfig, ProblemType, problem_type_of
 from bertkit.model.decoder import Decoder
-from bertkit.model.head.head import Encoded, Head, LinearHead, MaskedLMHead
+from bertkit.model.head.head import Encoded, Head, LinearHead, MaskedLMHead, ReplacedTokenHead
 from bertkit.model.recurrent.decoder import RecurrentDecoder
 
 READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
@@ -95,6 +95,34 @@ print(tokenizer.decode(model.generate(inputs, max_length=model.config.max_positi
     def is_their_loss(self, is_token: Tensor) -> bool:
         """The loss of `transformers` is always in float32."""
         return False
+
+
+@plugins.option("model_head", "replaced_token")
+class ReplacedToken(Head):
+    """Whether each token was replaced by a generator's (Clark et al. 2020, section 2)."""
+
+    is_pooled = has_dropout = False
+    auto_class, hub_task = "AutoModelForPreTraining", "feature-extraction"
+    code = f"""\
+{READ}for token, logit in zip(inputs.tokens(), model(**inputs).logits[0]):
+    print(token, float(logit.sigmoid()))  # the probability that it was replaced
+"""
+
+    def make(self, config: BertConfig, encoder: Bert) -> nn.Module:
+        """Make two linear maps with an activation between them, whatever `head.kind` is."""
+        return ReplacedTokenHead(config)
+
+    def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
+        """Return ones, (B, T): every token was replaced."""
+        return torch.ones(ids.shape)
+
+    def reference_loss(self, logits: Tensor, labels: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
+        """Return the mean binary cross-entropy of the tokens, for logits (B, T, 1)."""
+        return F.binary_cross_entropy_with_logits(logits[is_token][:, 0], labels[is_token])
+
+    def their_logits(self, output: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits with an axis for their only number."""
+        return output["logits"][..., None]
 
 
 @plugins.option("model_head", "sequence")

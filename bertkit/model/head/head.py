@@ -70,6 +70,22 @@ class MaskedLMHead(Transform):
         return self.decoder(super().forward(hidden), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
+class ReplacedTokenHead(nn.Module):
+    """Two linear maps to the logit of each token that it was replaced.
+
+    Source: google-research/electra run_pretraining.py `_get_discriminator_output`.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense, self.score = Linear(config.hidden_size, config.hidden_size), Linear(config.hidden_size, 1)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(S, D) -> (S, 1)."""
+        return self.score(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
+
+
 @plugins.option("head", "linear")
 class LinearHead(nn.Module):
     """Dropout and a linear map, for the pooled [CLS] or for every token; with `task_transform` after a `Transform`."""

@@ -145,6 +145,7 @@ def test_shapes_of_the_logits() -> None:
     ids = torch.randint(1, 131, (5, 7), generator=torch.Generator().manual_seed(0))
     shapes = {
         "masked_lm": (5, 7, 131), "next_token": (5, 7, 131), "next_sentence": (5, 2), "sequence": (5, 3), "token": (5, 7, 3), "span": (5, 7, 2),
+        "replaced_token": (5, 7, 1),
     }  # fmt: skip
     assert {*shapes, "choice", "generation"} == set(plugins.built_in("model_head"))
     from bertkit.interop.padded import PaddedBert

@@ -33,6 +33,8 @@ class ElectraArchitecture(FamilyArchitecture):
                 "heads.masked_lm.norm": "generator_predictions.LayerNorm",
                 "heads.next_token.dense": "generator_predictions.dense",
                 "heads.next_token.norm": "generator_predictions.LayerNorm",
+                "heads.replaced_token.dense": "discriminator_predictions.dense",
+                "heads.replaced_token.score": "discriminator_predictions.dense_prediction",
                 "heads.sequence.dense": "classifier.out_proj",
                 "heads.token.dense": "classifier",
                 "heads.choice.dense": "classifier",
@@ -44,19 +46,21 @@ class ElectraArchitecture(FamilyArchitecture):
     }
     ties: ClassVar[Mapping[str, str]] = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
     left_out: ClassVar[Mapping[str, str]] = {
-        r"electra\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight",
-        r"discriminator_predictions\..*": "the head for replaced tokens, which bertkit does not have",
+        r"electra\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
     }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "ElectraForMaskedLM",
         ("next_token",): "ElectraForCausalLM",
+        ("replaced_token",): "ElectraForPreTraining",
         ("sequence",): "ElectraForSequenceClassification",
         ("token",): "ElectraForTokenClassification",
         ("span",): "ElectraForQuestionAnswering",
         ("choice",): "ElectraForMultipleChoice",
         (): "ElectraModel",
     }
-    without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("next_token",), ("token",), ("span",), ())
+    without_pooler: ClassVar[tuple[Heads, ...]] = (
+        ("masked_lm",), ("next_token",), ("replaced_token",), ("token",), ("span",), (),
+    )  # fmt: skip
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the size of the embeddings, the activations of the heads, always GELU, and their dropout."""
