@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
 from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
+from bertkit.base.memory import collect_garbage
 from bertkit.base.processors import check_precision, in_command
 from bertkit.base.typed_settings import refuse
 from bertkit.help import command_help, info, usage
@@ -92,7 +93,7 @@ def run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == ["--worker"]:
             job = launcher.read_job(*arguments[1:2])
-            return _run_stage(job["command"], _build(job["command"], job["settings"]), [])
+            return _run_stage(job["command"], commands.build_settings(job["command"], job["settings"]), [])
         return _run_command(arguments)
     except BrokenPipeError:
         raise
@@ -115,22 +116,17 @@ def _run_command(arguments: list[str]) -> int:
         say(*text.split("\n"))
         return 0
     if parsed.multirun:
-        gc.enable()
+        collect_garbage()
         return _sweep(parsed)
     with in_words_of(command, [word.partition("=")[0] for word in parsed.words]):
         composed = _compose(parsed, parsed.words)
         if parsed.cfg:
             return _print(composed)
-        settings = _build(command, composed)
+        settings = commands.build_settings(command, composed)
         with _naming(settings):
             read = commands.check_files(command, settings)
+            collect_garbage()
             return 0 if commands.delegate(command, settings, read) else _run_stage(command, settings, read)
-
-
-def _build(command: str, composed: JsonObject) -> CommandSettings:
-    settings = commands.build_settings(command, composed)
-    gc.enable()  # see __main__.py
-    return settings
 
 
 @contextlib.contextmanager
@@ -152,7 +148,9 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # exit at once: an exception during an import would leave a library half imported
     with world.handle_signals(numbers, lambda *_: os._exit(_report(_stop_error(command, settings)))):
+        gc.disable()
         stage = commands.import_stage(command)
+        collect_garbage()
     try:
         # training installs its own handlers, which save first
         with world.handle_signals(numbers, signal.default_int_handler), _naming(settings):

@@ -58,7 +58,7 @@ from bertkit.settings.reading.compose import compose_values
 from bertkit.settings.reading.names import command_of, in_words_of
 from bertkit.settings.reading.values import read_values
 from bertkit.tasks.reading.training_data import read_training_data
-from bertkit.train.processes import make_accelerator
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.step_report import StepReport
 
 Precision = Literal["fp32", "bf16", "fp16"]

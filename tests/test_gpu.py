@@ -32,7 +32,8 @@ from bertkit.model.layers import compile_layers
 from bertkit.model.patterns import SlidingWindow
 from bertkit.model.recorded import record_passes
 from bertkit.objectives.losses import pretraining_losses, task_losses
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.optimizer import AdamW, parameter_groups
@@ -73,7 +74,7 @@ class Trained:
     def __init__(self, device: str, precision: str = "fp32", dropout: float = 0.0, model: Any = None) -> None:
         self.model: BertWithHeads = model or small_model(dropout=dropout, **SIZES)
         self.model.to(device).train()
-        self.accelerator = processes.make_accelerator(device, 1)
+        self.accelerator = make_accelerator(device, 1)
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(self.model, 0.01), config)
         self.precision = precision

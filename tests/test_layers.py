@@ -47,7 +47,7 @@ STRANGERS = {("bertkit.stages.glue", "bertkit.stages.finetune")}  # the one stag
 THIRD_PARTY = {
     "hydra": ("settings",),
     "omegaconf": ("settings",),
-    "accelerate": ("train", "run"),
+    "accelerate": ("train",),
     "transformers": ("interop",),
     "sentence_transformers": (),
     "huggingface_hub": ("interop",),
@@ -245,6 +245,11 @@ def test_light_modules_stay_light(module: str) -> None:
 
 def test_a_finished_run_is_recognised_without_torch() -> None:
     code = "import sys, bertkit.jobs.checks, bertkit.run.finished; print(*{'torch', 'accelerate'} & set(sys.modules))"
+    assert printed(code).split() == []
+
+
+def test_a_prediction_needs_no_accelerate() -> None:
+    code = "import sys, bertkit.stages.predict, bertkit.stages.embed; print(*{'accelerate', 'datasets', 'pandas'} & set(sys.modules))"
     assert printed(code).split() == []
 
 

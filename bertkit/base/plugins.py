@@ -63,7 +63,7 @@ SLOTS = {
     "schedule": Slot(
         "schedule.decay", "step, steps, warmup_steps", "bertkit.train.schedule", "polynomial", "schedule.options"
     ),
-    "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.lamb", "adamw", "optimizer.options"),
+    "optimizer": Slot("optimizer.name", "groups, config", "bertkit.train.optimizer", "adamw", "optimizer.options"),
     "objective": Slot("objective", "", "bertkit.objectives.objective", "auto", "objective_options"),
     "metric": Slot("task.metrics", "predictions, references", "bertkit.tasks.scoring.metrics"),
     "task": Slot("task.kind", "config, labels"),

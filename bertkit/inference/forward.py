@@ -23,11 +23,10 @@ from bertkit.tasks.scoring.metrics import perplexity
 from bertkit.tasks.task import Example, ExampleT, FeatureT, PredictionT, Task, TopTokens, Written
 from bertkit.tasks.task_config import GenerationConfig
 from bertkit.tasks.trainable import AnyTrainable
-from bertkit.train import processes
 from bertkit.train.drawn_ahead import made_ahead
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import LossTerm
-from bertkit.train.processes import gather_in_order
+from bertkit.train.processes import Ranks, gather_in_order
 
 PREDICTED_AT_ONCE = 2048  # examples whose logits are in memory together
 OutputT = TypeVar("OutputT")
@@ -143,7 +142,7 @@ def predict_local(
 
 
 def predict_distributed(
-    accelerator: processes.Accelerator,
+    ranks: Ranks,
     predictor: Predictor,
     examples: Sequence[Example],
     features: Sequence[Feature],
@@ -151,11 +150,10 @@ def predict_distributed(
 ) -> list[Any]:
     """Predict examples in all processes; each process predicts a share and returns all predictions, in order.
 
-    The accelerator has prepared the model. The features are those of the examples, of which there is at least one, in the same
+    The features are those of the examples, of which there is at least one, in the same
     order. The loss of every batch of this process is added to the list `losses`; all features then need labels.
     """
-    rank, size = accelerator.process_index, accelerator.num_processes
-    first, last = len(examples) * rank // size, len(examples) * (rank + 1) // size
+    first, last = (len(examples) * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
     borders = np.searchsorted([feature.example for feature in features], np.arange(len(examples) + 1))
     predictions: list[tuple[int, object]] = []
     with evaluation_mode(predictor.model):
@@ -179,7 +177,7 @@ class SplitScores:
 
 
 def score_split(
-    accelerator: processes.Accelerator,
+    ranks: Ranks,
     predictor: Predictor,
     task: AnyTrainable,
     examples: Sequence[Example],
@@ -187,8 +185,8 @@ def score_split(
 ) -> SplitScores:
     """Predict and score the labelled examples of a task in all processes; its labels may have another order than the model's."""
     losses: list[LossTerm] = []
-    predictions = predict_distributed(accelerator, predictor, examples, features, losses)
-    loss = mean_loss(accelerator, losses)
+    predictions = predict_distributed(ranks, predictor, examples, features, losses)
+    loss = mean_loss(ranks, losses)
     return SplitScores(task.score(examples, predictions) | task.loss_scores(loss), predictions, loss)
 
 
@@ -205,10 +203,10 @@ def require_finite(is_finite: bool, precision: str = "fp32") -> None:
         )
 
 
-def mean_loss(accelerator: processes.Accelerator, losses: Sequence[LossTerm]) -> float:
+def mean_loss(ranks: Ranks, losses: Sequence[LossTerm]) -> float:
     """Return the mean, over all processes, of the losses that `predict_distributed` added to `losses`."""
     own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
-    everyone = gather_in_order([(accelerator.process_index, own)], accelerator.num_processes)
+    everyone = gather_in_order([(ranks.rank, own)], ranks.size)
     return sum(total for total, _ in everyone) / max(1, sum(count for _, count in everyone))
 
 

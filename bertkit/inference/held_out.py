@@ -24,10 +24,9 @@ from bertkit.data.batches.controls import Counting, shuffle_words, token_counts
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.objectives.losses import DeviceInputs
-from bertkit.train import processes
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import in_float32
-from bertkit.train.processes import gather_in_order
+from bertkit.train.processes import Ranks, gather_in_order
 
 SEQUENCES_AT_ONCE = 32  # in a forward pass, by default
 SHUFFLED_TOGETHER = 32  # sequences; the same ones for any number of processes and any batch
@@ -155,18 +154,20 @@ class HeldOutText:
         self.sampler, self.precision, self.batch_sequences = sampler, precision, batch_sequences
         self.size = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
 
-    def measure(self, accelerator: processes.Accelerator, model: nn.Module) -> SplitLosses:
+    def measure(self, ranks: Ranks, model: nn.Module) -> SplitLosses:
         """Measure a model; each process computes a part. Raises NumericsError if a loss is not finite."""
-        rank, size = accelerator.process_index, accelerator.num_processes
         num_groups = -(-self.size // SHUFFLED_TOGETHER)
-        first, last = (min(self.size, SHUFFLED_TOGETHER * (num_groups * part // size)) for part in (rank, rank + 1))
+        first, last = (
+            min(self.size, SHUFFLED_TOGETHER * (num_groups * rank // ranks.size))
+            for rank in (ranks.rank, ranks.rank + 1)
+        )
         with evaluation_mode(model):
             measured = [self._sums(model, batch) for batch in self._batches(first, last, self.batch_sequences)]
             shuffled = [self._shuffled_sums(model, batch) for batch in self._batches(first, last, SHUFFLED_TOGETHER)]
         own = [
             Sums.joined(parts) for parts in ((part[0] for part in measured), (part[1] for part in measured), shuffled)
         ]
-        everyone = gather_in_order([(rank, own)], size)
+        everyone = gather_in_order([(ranks.rank, own)], ranks.size)
         tokens, sentences, moved = (Sums.joined(part[index] for part in everyone) for index in range(3))
         objective = self.sampler.in_order(0, 1).objective
         for name, sums in ((objective, tokens), ("nsp", sentences)):
@@ -178,9 +179,9 @@ class HeldOutText:
         documents = self.sampler.documents(0, self.size)
         return SplitLosses(objective, documents, tokens, self._counting, moved, sentences)
 
-    def metrics_of(self, accelerator: processes.Accelerator, model: nn.Module) -> dict[str, float]:
+    def metrics_of(self, ranks: Ranks, model: nn.Module) -> dict[str, float]:
         """Measure a model; return the means by name."""
-        return self.measure(accelerator, model).metrics()
+        return self.measure(ranks, model).metrics()
 
     @functools.cached_property
     def _counting(self) -> Sums:

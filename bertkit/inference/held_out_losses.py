@@ -15,15 +15,14 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.inference.held_out import SEQUENCES_AT_ONCE, HeldOutText
 from bertkit.model.heads import BertWithHeads, bare
 from bertkit.objectives.objective import Moment, Objective
-from bertkit.train import processes
 from bertkit.train.loop import evaluation_mode
-from bertkit.train.processes import gather_in_order
+from bertkit.train.processes import Ranks, gather_in_order
 
 
 class HeldOut(Protocol):
     """A split on which models are measured."""
 
-    def metrics_of(self, accelerator: processes.Accelerator, model: nn.Module) -> dict[str, float]:
+    def metrics_of(self, ranks: Ranks, model: nn.Module) -> dict[str, float]:
         """Measure a model; each process computes a part. Raises NumericsError if a loss is not finite."""
 
 
@@ -34,12 +33,13 @@ class HeldOutLosses:
         self.objective, self.sampler, self.precision = objective, sampler, precision
         self.size = sampler.epoch_length if max_sequences is None else min(max_sequences, sampler.epoch_length)
 
-    def metrics_of(self, accelerator: processes.Accelerator, model: nn.Module) -> dict[str, float]:
+    def metrics_of(self, ranks: Ranks, model: nn.Module) -> dict[str, float]:
         """Return the mean of each loss, and the share of correct predictions where there are any."""
-        rank, size = accelerator.process_index, accelerator.num_processes
         firsts = list(enumerate(range(0, self.size, SEQUENCES_AT_ONCE)))
         with evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            own = [(number, self._sums(bare(model), number, first)) for number, first in firsts[rank::size]]
+            own = [
+                (number, self._sums(bare(model), number, first)) for number, first in firsts[ranks.rank :: ranks.size]
+            ]
         totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
         for sums in gather_in_order(own, len(firsts)):
             for name, parts in sums.items():

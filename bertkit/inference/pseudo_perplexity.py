@@ -23,30 +23,29 @@ from bertkit.tasks.fill_mask import pack
 from bertkit.tasks.scoring.metrics import perplexity
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.train.processes import Accelerator, gather_in_order
+from bertkit.train.processes import Ranks, gather_in_order
 
 MOST_TOKENS = 2**16  # in all forward passes: about 100 sentences of 25 tokens, 3 minutes for BERT-base on two cores
 MOST_CANDIDATES = 4096  # sentences, of which the first ones that fit are taken
 
 
 def pseudo_perplexity(
-    accelerator: Accelerator,
+    ranks: Ranks,
     model: nn.Module,
     sentences: Sequence[list[int]],
     vocab: VocabFacts,
     precision: str,
 ) -> dict[str, float]:
     """Return the pseudo-perplexity of a model on sentences, with the number of tokens; each process computes a share."""
-    rank, size = accelerator.process_index, accelerator.num_processes
     copies = [copy for sentence in sentences for copy in _copies(sentence, vocab)]
-    total = 0.0
+    total, tokens = 0.0, AUTO_MICRO_TOKENS[next(model.parameters()).device.type]
     with evaluation_mode(model):
-        for batch in _batches(copies[rank::size], AUTO_MICRO_TOKENS[accelerator.device.type]):
+        for batch in _batches(copies[ranks.rank :: ranks.size], tokens):
             targets = np.array([copy.targets[0] for copy in batch], np.int64)
             values = log_probabilities(model, pack(batch), "masked_lm", targets, precision)
             require_finite(bool(np.isfinite(values).all()), precision)
             total += float(values.sum())
-    loss = -sum(gather_in_order([(rank, total)], size)) / len(copies)
+    loss = -sum(gather_in_order([(ranks.rank, total)], ranks.size)) / len(copies)
     return {"pseudo_perplexity": perplexity(loss), "pseudo_perplexity_tokens": len(copies)}
 
 

@@ -23,7 +23,8 @@ from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.fitting import check_dataset
 from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.settings.pretrain import unused_masking
-from bertkit.train.processes import Accelerator, ending_together, make_accelerator
+from bertkit.train.accelerator import ending_together, make_accelerator, ranks_in
+from bertkit.train.processes import Ranks
 
 
 def losses_on_text(settings: EvaluateSettings) -> dict[str, Any] | None:
@@ -52,7 +53,7 @@ def losses_on_text(settings: EvaluateSettings) -> dict[str, Any] | None:
     check_dataset(model.config, dataset, examples.segments, resolve_model_dir(settings.model_dir))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
-        return _measure(settings, dataset, examples, model, accelerator)
+        return _measure(settings, dataset, examples, model.to(accelerator.device), ranks_in(accelerator))
 
 
 def _measure(
@@ -60,15 +61,14 @@ def _measure(
     dataset: PreparedDataset,
     examples: DatasetExamples,
     model: BertWithHeads,
-    accelerator: Accelerator,
+    ranks: Ranks,
 ) -> dict[str, Any] | None:
-    prepared_model = model.to(accelerator.device)
     chosen, size, precision = _split_for(settings, dataset, examples), settings.batch_sequences, settings.precision
     names = SPLITS if chosen == "all" else (chosen,)
     check_unchanged(dataset, None if has_instances(dataset) else names)
     samplers = [examples.source(name, settings.seed) for name in names if name in examples.splits]
     measured = [
-        HeldOutText(dataset, sampler, settings.max_sequences, size, precision).measure(accelerator, prepared_model)
+        HeldOutText(dataset, sampler, settings.max_sequences, size, precision).measure(ranks, model)
         for sampler in samplers
     ]
     if not measured:
@@ -82,7 +82,7 @@ def _measure(
     if "masked_lm" in model.heads:
         splits = [dataset.splits[name] for name in names if name in examples.splits]
         sentences = sample_sentences(splits, examples.segments.max_seq_length, settings.max_sequences)
-        pseudo = pseudo_perplexity(accelerator, prepared_model, sentences, dataset.tokenizer.facts, precision)
+        pseudo = pseudo_perplexity(ranks, model, sentences, dataset.tokenizer.facts, precision)
     if not world_from_environment().is_main:
         return None
     return with_perplexity(SplitLosses.joined(measured).metrics()) | pseudo | {"split": "+".join(names)}

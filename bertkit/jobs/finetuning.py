@@ -50,8 +50,9 @@ from bertkit.tasks.reading.training_data import TrainingData
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.calibration import Calibration
 from bertkit.tasks.trainable import task_of
+from bertkit.train.accelerator import Accelerator, make_accelerator, ranks_in
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
-from bertkit.train.processes import Accelerator, choose_device, make_accelerator
+from bertkit.train.processes import choose_device
 
 
 class FinetuningJob(Job[FinetuneSettings]):
@@ -172,7 +173,9 @@ class FinetuningJob(Job[FinetuneSettings]):
         """Predict and score the dev rows."""
         tokens, task = AUTO_MICRO_TOKENS[accelerator.device.type], self.data.task
         predictor = Predictor(model, self.tokenizer, task, self.settings.precision, tokens)  # type: ignore[arg-type]
-        return score_split(accelerator, predictor, task, self.data.dev.source.examples, self.data.dev_features)
+        return score_split(
+            ranks_in(accelerator), predictor, task, self.data.dev.source.examples, self.data.dev_features
+        )
 
     def measure(self, accelerator: Accelerator, model: nn.Module) -> dict[str, float]:
         """Return the scores on the dev rows, and the loss."""

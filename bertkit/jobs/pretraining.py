@@ -39,9 +39,9 @@ from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.accelerator import Accelerator, make_accelerator, ranks_in
 from bertkit.train.checkpoint_writer import CheckpointWriter
 from bertkit.train.micro_batches import micro_batch_ranges
-from bertkit.train.processes import Accelerator, make_accelerator
 
 POST_NORM_RATE = 2e-4  # at which small models with BERT's norm leave the loss of counting; at 1e-3 BERT-mini stays, without scale_outputs
 
@@ -124,7 +124,7 @@ class PretrainingJob(Job[PretrainSettings]):
         """Return the losses and accuracies on held-out text, for masked or next tokens those of counting too; empty without held-out text."""
         if "held_out" not in self.examples.splits:
             return {}
-        return self._on_held_out(self.examples.source("held_out", seed=0)).metrics_of(accelerator, model)
+        return self._on_held_out(self.examples.source("held_out", seed=0)).metrics_of(ranks_in(accelerator), model)
 
     def _on_held_out(self, examples: ExampleSource) -> HeldOut:
         settings = self.settings
@@ -140,7 +140,7 @@ class PretrainingJob(Job[PretrainSettings]):
 
     def _measure_phase(self, phase: Phase, state: TrainingState) -> dict[str, float]:
         text = self.held_out.get(phase.first_step)
-        return {} if text is None else text.metrics_of(state.accelerator, state.model)
+        return {} if text is None else text.metrics_of(state.ranks, state.model)
 
     def after(self, step: int, due: Due, state: TrainingState) -> Evaluation:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""

@@ -22,8 +22,8 @@ from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.settings.pretrain import PretrainSettings
+from bertkit.train.accelerator import Accelerator, on_main_process
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
-from bertkit.train.processes import Accelerator, on_main_process
 from bertkit.train.schedule import last_stable_step
 
 MOST_EPOCHS = 40  # Devlin et al. 2019, A.2: "approximately 40 epochs"

@@ -10,8 +10,8 @@ from bertkit.kernels.fast import NAMES
 from bertkit.run.reproducibility import should_compile
 from bertkit.run.resume_rules import RunSettings
 from bertkit.tasks.batching import Cut
+from bertkit.train.accelerator import Accelerator
 from bertkit.train.micro_batches import check_num_processes, num_parts_for
-from bertkit.train.processes import Accelerator
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,11 @@ def check_tokenizer(named: str, tokenizer: Tokenizer, config: BertConfig) -> Non
             f"{named}: the tokenizer has {tokenizer.vocab_size} tokens, the model {config.vocab_size}; "
             "restore the tokenizer that the model was trained with"
         )
-    decoder, facts = config.decoder, tokenizer.facts
-    if decoder is not None and (decoder.start_token_id, decoder.end_token_id) != (facts.cls, facts.sep):
+    decoder = config.decoder
+    if decoder is None:
+        return
+    facts = tokenizer.facts
+    if (decoder.start_token_id, decoder.end_token_id) != (facts.cls, facts.sep):
         raise InputError(
             f"{named}: its texts begin with token {decoder.start_token_id} and end with {decoder.end_token_id}; "
             f"expected [CLS] and [SEP], {facts.cls} and {facts.sep}: set decoder_start_token_id and eos_token_id of its config.json"

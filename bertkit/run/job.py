@@ -27,9 +27,9 @@ from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.resume_rules import Rules, RunSettings
 from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
+from bertkit.train.accelerator import Accelerator
 from bertkit.train.loop import Course
 from bertkit.train.micro_batches import NumberedBatches
-from bertkit.train.processes import Accelerator
 from bertkit.train.schedule import learning_rate
 
 SettingsT = TypeVar("SettingsT", bound=RunSettings)

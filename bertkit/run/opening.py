@@ -41,7 +41,7 @@ from bertkit.run.job import AnyJob
 from bertkit.run.memory_plan import buffer_bytes, memory_lines
 from bertkit.run.resume_rules import Change, Rules
 from bertkit.run.state import TrainingState
-from bertkit.train.processes import Accelerator, Ranks, ending_together, on_main_process
+from bertkit.train.accelerator import Accelerator, ending_together, on_main_process, ranks_in
 
 EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones end with host and process
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
@@ -82,7 +82,7 @@ def _check_same(accelerator: Accelerator, ours: Mapping[str, object]) -> None:
                     f"{where}: {key}={here!r}, but {there!r} in process 0; give all hosts the same settings"
                 )
 
-    Ranks(accelerator.process_index, accelerator.num_processes).on_every(compare)
+    ranks_in(accelerator).on_every(compare)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from bertkit.base.errors import InputError, counted
 from bertkit.base.processors import num_processors
 from bertkit.launch.world import OWN_THREADS
 from bertkit.model.layers import missing_for
-from bertkit.train.processes import Accelerator
+from bertkit.train.accelerator import Accelerator
 
 THREADS = "OMP_NUM_THREADS"
 

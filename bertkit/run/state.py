@@ -28,12 +28,12 @@ from bertkit.run.reproducibility import (
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.start import Start
 from bertkit.train import checkpoint, checkpoint_files
+from bertkit.train.accelerator import Accelerator, ranks_of
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
 from bertkit.train.loop import Counts, Learner
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses
 from bertkit.train.optimizer import MOMENTS, Adapted, make_optimizer, parameter_groups
-from bertkit.train.processes import Accelerator, ranks_of
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from bertkit.settings.evaluate import EvaluateSettings
 from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.evaluation import evaluation
 from bertkit.tasks.trainable import task_of
+from bertkit.train.accelerator import ending_together, make_accelerator, ranks_in
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.train.processes import ending_together, make_accelerator
 
 
 def run(settings: EvaluateSettings) -> None:
@@ -59,7 +59,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     with ending_together(accelerator):
         model = opened.model.to(accelerator.device)
         predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
-        scored = score_split(accelerator, predictor, task, examples, features)
+        scored = score_split(ranks_in(accelerator), predictor, task, examples, features)
     if not world_from_environment().is_main:
         return None
     warnings = [

@@ -31,8 +31,8 @@ from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, SeedRun, best_of, summarise
 from bertkit.tasks.scoring.metrics import keys_of
 from bertkit.tasks.sequence import SequencePrediction
-from bertkit.train import processes
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
+from bertkit.train.processes import ALONE, choose_device
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
@@ -135,12 +135,12 @@ def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _Predicte
     """Predict a split with the model of a run."""
     task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
     opened = open_task_model(str(run_dir / "model"), task, {})
-    accelerator = processes.make_accelerator(settings.device, 1)
-    model = opened.model.to(accelerator.device)
+    device = choose_device(settings.device)
+    model = opened.model.to(device)
     opened = dataclasses.replace(opened, task=source.task)
-    predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
+    predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[device.type], model)
     features = predictor.features(source.examples)
-    return _PredictedSplit(source, predict_distributed(accelerator, predictor, source.examples, features))
+    return _PredictedSplit(source, predict_distributed(ALONE, predictor, source.examples, features))
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], directory: Path) -> list[str]:

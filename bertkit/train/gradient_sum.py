@@ -12,15 +12,19 @@ have the same bits, so both sides of an exchange get the same sum. This is recur
 Gropp 2005, 4.5); it replaces the all-reduce of data-parallel training, whose order is not fixed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
 
 from bertkit.train.micro_batches import MicroBatch, NumberedBatches, local_parts
-from bertkit.train.processes import Accelerator
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:

@@ -11,6 +11,8 @@ device decides whether a step is skipped, from numbers summed over all processes
 the next step is running.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +31,10 @@ from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses, LossTerm
 from bertkit.train.micro_batches import MicroBatch, NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
-from bertkit.train.processes import Accelerator
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 Counts = Callable[[Any], Mapping[str, float]]  # takes a micro-batch; returns the divisor of each loss
 

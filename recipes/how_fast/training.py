@@ -28,7 +28,8 @@ from bertkit.model.recorded import record_passes
 from bertkit.objectives.losses import pretraining_losses, task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 from bertkit.train.optimizer import AdamW, parameter_groups
@@ -171,7 +172,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
     """Train with the loop of `pretrain` and `finetune`."""
     is_pretraining = training.their_class == "BertForPreTraining"
     losses: Callable[..., Any] = pretraining_losses if is_pretraining else task_losses
-    accelerator = processes.make_accelerator(training.device, 1)
+    accelerator = make_accelerator(training.device, 1)
     loaded, _ = load_packed(training.model_dir)
     loaded.use(fast.choose("plain" if is_plain else "auto"))
     if training.device == "cuda" and not is_plain and missing_for("cuda") is None:

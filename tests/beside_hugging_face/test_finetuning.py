@@ -25,7 +25,8 @@ from bertkit.model.head.head import any_pooled
 from bertkit.objectives.losses import task_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.schedule import polynomial
@@ -108,7 +109,7 @@ def test_fine_tuning_losses_equal_those_of_transformers(kind: str, tmp_path: Pat
         return RATE * polynomial(step, STEPS, WARMUP)
 
     course = Course(lambda step: order.micro_batches(step, 0, 1), learning_rate, 0, STEPS, config.max_grad_norm, seed=0)
-    reports = loop.train(Learner(processes.make_accelerator("cpu", 1), ours, ours_optimizer, task_losses), course)
+    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, ours_optimizer, task_losses), course)
     decayed = [p for name, p in theirs.named_parameters() if not name.endswith(".bias") and "LayerNorm" not in name]
     kept = [p for name, p in theirs.named_parameters() if name.endswith(".bias") or "LayerNorm" in name]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]

@@ -31,9 +31,11 @@ from bertkit.model.initialisation import init_weights
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.processes import ALONE
 from bertkit.train.schedule import polynomial
 
 pytestmark = pytest.mark.slow
@@ -110,7 +112,7 @@ def sampler_over(data: Path) -> Sampler:
 
 def our_steps(model: BertWithHeads, sampler: Sampler, steps: int, rate: float, warmup: int):
     config = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x"])).optimizer
-    accelerator = processes.make_accelerator("cpu", 1)
+    accelerator = make_accelerator("cpu", 1)
     learner = Learner(accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses)
     course = Course(
         batches=lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
@@ -155,13 +157,13 @@ def test_quality_after_the_same_tokens_and_the_same_time(tmp_path: Path) -> None
     sampler = sampler_over(prepare(real_data("text", "books_en"), tmp_path / "books"))
     valid = open_prepared(prepare(real_data("text", "wikitext-2", "valid.google_format.txt"), tmp_path / "valid"))
     held_out = Sampler(valid.splits["train"], valid.tokenizer.facts, sampler.segments, sampler.masking, seed=0)
-    measured, accelerator = HeldOutText(valid, held_out, None), processes.make_accelerator("cpu", 1)
+    measured = HeldOutText(valid, held_out, None)
     tokens_a_step = np.mean([sampler.take(np.arange(BATCH) + s * BATCH).num_tokens for s in range(20)])
     steps = int(num_tokens / tokens_a_step)
     rate, warmup = 1e-4, steps // 10
 
     def measure(model: BertWithHeads) -> dict[str, float]:
-        return {name: round(value, 4) for name, value in measured.measure(accelerator, model).metrics().items()}
+        return {name: round(value, 4) for name, value in measured.measure(ALONE, model).metrics().items()}
 
     ours, theirs = both(0.1, tmp_path, seed)
     optimizer = PlainAdamW(theirs, rate)

@@ -28,7 +28,8 @@ from bertkit.model.initialisation import init_weights
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import make_optimizer, parameter_groups
 from bertkit.train.schedule import polynomial
@@ -123,7 +124,7 @@ def test_losses_and_weights_equal_those_of_transformers(name: str, steps: int, t
     course = Course(
         lambda step: phases.micro_batches(step, 0, 1), learning_rate, 0, steps, config.max_grad_norm, seed=0
     )
-    reports = loop.train(Learner(processes.make_accelerator("cpu", 1), ours, optimizer, pretraining_losses), course)
+    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, optimizer, pretraining_losses), course)
     losses, differences, num_clipped = [], [], 0
     for report in reports:
         ((_, batch),) = whole.micro_batches(report.step - 1, 0, 1)

@@ -18,7 +18,8 @@ from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import FeedForwardConfig, NormConfig
 from bertkit.model.layers import freeze_below
 from bertkit.objectives.losses import pretraining_losses, task_losses
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.train_config import OptimizerConfig
@@ -52,7 +53,7 @@ def train(
     if is_compiled:
         layers.compile_layers(model.bert.encoder, backend)
     optimizer = AdamW(parameter_groups(model, 0.01), OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0))
-    accelerator = processes.make_accelerator("cpu", 1)
+    accelerator = make_accelerator("cpu", 1)
     losses = []
     try:
         learner = Learner(accelerator, model, optimizer, losses_of)

@@ -15,12 +15,12 @@ from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.model.layers import compile_layers, recompute_layers
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.train import loop, loss_scale
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.checkpoint_files import all_checkpoints, read_state
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.optimizer import AdamW, parameter_groups
-from bertkit.train.processes import make_accelerator
 from bertkit.train.step_report import Numbers, StepNumbers, StepReport
 from bertkit.train.train_config import OptimizerConfig
 

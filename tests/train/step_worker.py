@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from bertkit.base.batch import PretrainBatch
 from bertkit.objectives.losses import pretraining_losses
-from bertkit.train import loop, micro_batches, processes
+from bertkit.train import loop, micro_batches
+from bertkit.train.accelerator import ending_together, make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
 from bertkit.train.optimizer import Optimizer, make_optimizer, parameter_groups
@@ -95,7 +96,7 @@ class Faults:
 def run(settings: dict[str, Any]) -> dict[str, Any]:
     """Train as the settings say; give the hash of the state, and what every step reported."""
     torch.set_num_threads(1)
-    accelerator = processes.make_accelerator("cpu", settings["world"])
+    accelerator = make_accelerator("cpu", settings["world"])
     rank = accelerator.process_index
     model = small_model(dropout=0.2, **settings["sizes"]).train()
     faults = Faults(model, settings["faults"].get(str(rank), {}))
@@ -121,7 +122,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
         return [(number, part(step, *shards[number])) for number in mine]
 
     rows, struck = [], []
-    with processes.ending_together(accelerator):
+    with ending_together(accelerator):
         course = Course(
             batches=batches, learning_rate=lambda step: 1e-3 / (1 + step), first_step=0, steps=settings["steps"],
             max_grad_norm=0.5, seed=3, skip_steps=settings["skip_steps"],

@@ -17,7 +17,8 @@ from bertkit.model.initialisation import init_weights
 from bertkit.objectives.losses import pretraining_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
-from bertkit.train import loop, processes
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
 from bertkit.train.optimizer import AdamW, parameter_groups
 from bertkit.train.step_report import Numbers, StepNumbers, StepReport
@@ -53,7 +54,7 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
     micro_batches = [(0, micro_batch(16)), (1, micro_batch(16))]
 
     def step(num_parts: int | None) -> Callable[[], object]:
-        accelerator = processes.make_accelerator("cpu", 1)
+        accelerator = make_accelerator("cpu", 1)
         learner = Learner(accelerator, model, optimizer, pretraining_losses, num_parts=num_parts)
         course = Course(lambda step: micro_batches, lambda step: 1e-4, 0, 1, 1e9, seed=0)
         return lambda: list(loop.train(learner, course))

@@ -22,7 +22,8 @@ from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.losses import pretraining_losses
-from bertkit.train import loop, micro_batches, processes
+from bertkit.train import loop, micro_batches
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.log import read_metrics
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
@@ -55,7 +56,7 @@ def steps_of(
     model: nn.Module, optimizer: AdamW, micro_sequences: int = 8, first_step: int = 0, steps: int = 1, **changed: Any
 ) -> Iterator[StepReport]:
     named = {name: changed.pop(name) for name in ("skips", "should_sync", "stop_requested") if name in changed}
-    learner = Learner(processes.make_accelerator("cpu", 1), model, optimizer, changed.pop("losses", pretraining_losses))
+    learner = Learner(make_accelerator("cpu", 1), model, optimizer, changed.pop("losses", pretraining_losses))
     settings = {
         "batches": lambda step: numbered(step, micro_sequences),
         "learning_rate": lambda step: 1e-3 / (1 + step),

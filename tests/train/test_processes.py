@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from bertkit.base.errors import InputError
-from bertkit.train.processes import check_devices
+from bertkit.train.accelerator import check_devices
 
 TIMEOUT = 2.0  # seconds
 WORKER = f"""
 import sys, time
 import torch
 from bertkit.launch.world import is_lost_peer
-from bertkit.train import processes
+from bertkit.train.accelerator import make_accelerator, ranks_of
 
 torch.set_num_threads(1)
-accelerator = processes.make_accelerator("cpu", 2, {TIMEOUT})
-ranks = processes.ranks_of(accelerator, {TIMEOUT})
+accelerator = make_accelerator("cpu", 2, {TIMEOUT})
+ranks = ranks_of(accelerator, {TIMEOUT})
 print("met", flush=True)
 if accelerator.process_index == 0:
     time.sleep(60)
@@ -62,7 +62,7 @@ ENDS = """
 import os, sys, types
 import torch
 from torch import distributed, nn
-from bertkit.train.processes import ending_together
+from bertkit.train.accelerator import ending_together
 
 def run(rank: int, file: str) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)

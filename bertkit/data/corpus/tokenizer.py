@@ -48,17 +48,13 @@ class Tokenizer:
         self.words_by, self.backend = words_by, words_by.exported
         self.rules, self.lowercase, self.strip_accents = words_by.name, words_by.lowercase, words_by.strip_accents
         self.max_length: int | None = None  # tokens that the model reads; None for all its positions
-        vocab = self.backend.get_vocab()
-        if sorted(vocab.values()) != list(range(len(vocab))):
-            raise InputError(f"vocabulary of {len(vocab)} tokens: its ids are not 0 to {len(vocab) - 1}")
+        ids = self.backend.get_vocab()
+        self.vocab = sorted(ids, key=ids.__getitem__)  # the tokens in the order of their ids
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise InputError(f"vocabulary of {len(ids)} tokens: its ids are not 0 to {len(ids) - 1}")
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.rules}, {self.vocab_size:,} tokens)"
-
-    @cached_property
-    def vocab(self) -> list[str]:
-        """The tokens in the order of their ids."""
-        return [token for token, _ in sorted(self.backend.get_vocab().items(), key=lambda item: item[1])]
 
     @property
     def vocab_size(self) -> int:

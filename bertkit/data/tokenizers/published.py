@@ -239,9 +239,10 @@ def _is_plain(tokens: AddedTokens, vocab: Mapping[str, int]) -> bool:
 
 
 def _refuse_sentence_pieces(path: Path, vocab: Mapping[str, int]) -> None:
-    pieces = [token for token in vocab if token.startswith("▁") and len(token) > 1]
+    pieces = [token for token in vocab if token[0:1] == "▁" and len(token) > 1]
     refuse(
-        len(pieces) > sum(token.startswith("##") for token in vocab)
+        pieces
+        and len(pieces) > sum(token.startswith("##") for token in vocab)
         and f"{path}: its pieces are SentencePiece's, such as {pieces[0]}, not BERT's, as in KoBERT, whose tokenizer is code; save the model "
         "with its tokenizer.json"
     )
