@@ -131,6 +131,10 @@ class _AttentionConfig(TypedDict, total=False):
     positions_options: dict[str, Any]
     max_distance: int
     relative_to: Sequence[Literal['keys', 'values']]
+    distance_buckets: int
+    distance_terms: Sequence[Literal['c2p', 'p2c']]
+    distance_maps: Literal['shared', 'own']
+    distance_norm: bool
     rotary_base: float
     rotary_local_base: float | None
     rotary_pairs: Literal['neighbours', 'halves']
@@ -145,7 +149,7 @@ class _AttentionConfig(TypedDict, total=False):
     compression_shared: Literal['none', 'heads', 'key_value', 'layers']
     bias: bool
 
-_AttentionOption: TypeAlias = Literal['bert', 'modern', 'transformer']
+_AttentionOption: TypeAlias = Literal['bert', 'deberta', 'modern', 'transformer']
 
 class _NormConfig(TypedDict, total=False):
     name: str
@@ -181,7 +185,7 @@ class _BertShape(TypedDict, total=False):
     scale_outputs: bool
     frequency_biases: bool
     task_transform: bool
-    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert'] | None
+    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2'] | None
     embedding_size: int | None
     shared_layers: bool
 
@@ -440,7 +444,7 @@ def pretrain(
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
-        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
@@ -530,7 +534,7 @@ def finetune(
         schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of albert_mini, base, electra_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
@@ -608,7 +612,7 @@ def glue(
         schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of albert_mini, base, electra_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`

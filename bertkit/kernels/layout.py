@@ -25,6 +25,7 @@ class Group:
     mask: Tensor | None  # whether a query attends to a key, (B or 1, 1, T or 1, C); None: to all keys
     query_positions: Tensor  # the position of each query in its sequence, (B or 1, T)
     key_positions: Tensor  # the position of each key in its sequence, (B or 1, C)
+    reach: int  # no query is further away from a key of its sequence or block
     is_causal: bool = False  # the mask is the causal one, without padding
     is_query: Tensor | None = None  # False for a query that is padding, (B, T); None: without padding
 

@@ -1,14 +1,14 @@
 """Scaled dot-product attention, and multi-head attention over a layout.
 
 In a Transformer layer only `attend` mixes information between tokens: each query attends to the keys that the geometry
-allows, and to no others. `AttentionVariant` has the score and the positions of a layer, which slots.py lets users choose.
+allows, and to no others. `AttentionSlots` has the score and the positions of a layer, which slots.py lets users choose.
 
 Axes, the same in every file of the model: B sequences, S packed tokens, T tokens per sequence, D hidden_size, N heads,
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,7 @@ from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry, padded, similar_lengths
 from bertkit.model.slots import (
     Positions,
+    Score,
     changes_layers,
     changes_weights,
     dot,
@@ -33,23 +34,54 @@ from bertkit.model.slots import (
 )
 
 
-class AttentionVariant(nn.Module):
+@dataclass(frozen=True)
+class Shared:
+    """What the layers of an encoder share: parameters of the encoder, not of its layers. None: each layer has its own, or there is none."""
+
+    compression: nn.Module | None = None
+    positions: nn.Module | None = None
+
+
+ALONE = Shared()
+
+
+@dataclass(frozen=True)
+class AttentionVariant:
+    """The two steps of attention that scores and positions may replace, for one pass through a layer."""
+
+    score: Score
+    positions: Positions
+    vectors: Sequence[Tensor] = ()  # of positions
+
+    def scores(self, query: Tensor, key: Tensor, group: Group) -> Tensor:
+        """Scores of queries (B, N, T, H), after `AttentionSlots.transform`, for keys (B, N, C, H): (B, N, T, C)."""
+        scores = self.score(query, key, group.key_positions)
+        return scores + self.positions.terms(query, key, group, self.vectors)  # type: ignore[no-any-return]
+
+    def context(self, weights: Tensor, value: Tensor, group: Group) -> Tensor:
+        """Sum the values (B, N, C, H) by their weights (B, N, T, C): (B, N, T, H)."""
+        return weights @ value + self.positions.context(weights, group.distances)
+
+
+class AttentionSlots(nn.Module):
     """The score, the positions and the compression of one layer, chosen by the settings `attention.*`.
 
     `dot`, `general` and `rotary` only change queries and keys before attention, so that fast kernels compute the rest. Other
-    scores and positions replace two steps of attention: `scores` and `context`.
+    scores and positions replace two steps of attention, as `variant` says.
     """
 
-    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
         super().__init__()
         self.score = make_score(config)
         positions = make_positions(config, changes_layers).of_layer(layer)
         self.place = positions.module_name
         self.add_module(self.place, positions)
-        # a shared one is a parameter of the encoder only
-        self.compression = make_pattern(config.attention).compression(config) if shared is None else None
-        compression = self.compression if shared is None else shared
+        # what is shared is a parameter of the encoder only
+        self.compression = make_pattern(config.attention).compression(config) if shared.compression is None else None
+        self.table = positions.shared() if shared.positions is None else None
+        compression, table = self.compression or shared.compression, self.table or shared.positions
         self.compress_keys = None if compression is None else compression.forward
+        self.look_up = None if table is None else table.forward
         self.has_scores = not self.score.is_scaled_dot or changes_weights(type(positions))
 
     @property
@@ -59,7 +91,7 @@ class AttentionVariant(nn.Module):
 
     def transform(self, query: Tensor, key: Tensor | None, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Change queries and keys (S, N, H) so that their scaled dot product is the score; without keys, return queries twice."""
-        query = self.score.fold(query)
+        query = self.positions.fold(self.score.fold(query))
         if key is None:
             return query, query
         return self.positions.rotate(query, position_ids), self.positions.rotate(key, position_ids)
@@ -77,14 +109,12 @@ class AttentionVariant(nn.Module):
         key, value, keys = self.compress_keys(key, value, geometry.queries)
         return key, value, replace(geometry, keys=keys)
 
-    def scores(self, query: Tensor, key: Tensor, group: Group) -> Tensor:
-        """Scores of queries (B, N, T, H), after `transform`, for keys (B, N, C, H): (B, N, T, C)."""
-        scores = self.score(query, key, group.key_positions)
-        return scores + self.positions.scores(query, group.distances)  # type: ignore[no-any-return]
-
-    def context(self, weights: Tensor, value: Tensor, group: Group) -> Tensor:
-        """Sum the values (B, N, C, H) by their weights (B, N, T, C): (B, N, T, H)."""
-        return weights @ value + self.positions.context(weights, group.distances)
+    def variant(self, to_query: nn.Module, to_key: nn.Module | None) -> AttentionVariant | None:
+        """Return what one pass replaces, given the layer's maps of hidden states; None: nothing."""
+        if not self.has_scores:
+            return None
+        rows = None if self.look_up is None else self.look_up()
+        return AttentionVariant(self.score, self.positions, self.positions.vectors(rows, to_query, to_key))
 
 
 @dataclass(frozen=True)
@@ -263,10 +293,10 @@ class MultiHeadAttention(nn.Module):
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
-    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
-        self.slots = AttentionVariant(config, layer, shared)  # empty in a BERT
+        self.slots = AttentionSlots(config, layer, shared)  # empty in a BERT
         size, bias = config.hidden_size, config.attention.bias
         self.query = Linear(size, size, bias)
         self.key = Linear(size, size, bias) if self.slots.score.needs_keys else None
@@ -297,11 +327,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend with queries (S, N, H), keys and values (n, N, H), and concatenate the contexts of the heads: (S, D)."""
         key, value, geometry = self.slots.compress(key, value, geometry)
-        variant = self.slots if self.slots.has_scores else None
-        weighing = Weighing(self.dropout_prob if self.training else 0.0, self.fast, variant, attentions)
+        weighing = Weighing(self.dropout_prob if self.training else 0.0, self.fast, self.variant(), attentions)
         context = attend_fast(query, key, value, geometry, weighing)
         # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
         return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
+
+    def variant(self) -> AttentionVariant | None:
+        """Return other scores and contexts for one pass; None for BERT's."""
+        return self.slots.variant(self.query, self.key)
 
     def in_heads(self, vectors: Tensor) -> Tensor:
         """(n, D) -> (n, N, H)."""

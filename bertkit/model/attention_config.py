@@ -11,7 +11,9 @@ from bertkit.base.typed_settings import IF_SET, options_of, refuse
 
 # the settings that only some options use: the slot, and its options
 ONLY_WITH = {
-    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative"),
+    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative", "disentangled"),
+    "distance_buckets": ("positions", "disentangled"), "distance_terms": ("positions", "disentangled"),
+    "distance_maps": ("positions", "disentangled"), "distance_norm": ("positions", "disentangled"),
     "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
     "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
     "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
@@ -22,8 +24,18 @@ ONLY_WITH = {
 CLASHES = (
     ("positions", ("relative", "rotary"), "score", "location", "a location score uses no keys"),
     ("positions", ("relative", "rotary"), "score", "additive", "these positions need products of query and key"),
+    *(
+        ("positions", ("disentangled",), "score", score, "its terms are scaled products")
+        for score in ("dot", "general", "additive", "location")
+    ),
     ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
-    ("positions", ("relative", "rotary", "alibi"), "pattern", "linformer", "compressed keys have no places"),
+    (
+        "positions",
+        ("relative", "disentangled", "rotary", "alibi"),
+        "pattern",
+        "linformer",
+        "compressed keys have no places",
+    ),
 )
 
 
@@ -40,6 +52,10 @@ class AttentionConfig:
     )
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
+    distance_buckets: Count = field(default=0, metadata=IF_SET)
+    distance_terms: tuple[Literal["c2p", "p2c"], ...] = field(default=("c2p", "p2c"), metadata=IF_SET)
+    distance_maps: Literal["shared", "own"] = field(default="shared", metadata=IF_SET)
+    distance_norm: bool = field(default=False, metadata=IF_SET)
     rotary_base: Positive = field(default=10_000.0, metadata=IF_SET)
     rotary_local_base: Positive | None = field(default=None, metadata=IF_SET)
     rotary_pairs: Literal["neighbours", "halves"] = field(default="neighbours", metadata=IF_SET)
@@ -57,15 +73,23 @@ class AttentionConfig:
     bias: bool = field(default=True, metadata=IF_SET)
 
     def __post_init__(self) -> None:
-        chosen, sides = vars(self), self.relative_to
+        chosen, half = vars(self), self.distance_buckets // 2
+        sides = {"relative_to": ("keys", "values"), "distance_terms": ("c2p", "p2c")}
         refuse(
             *(
                 f"attention.{one}={chosen[one]} with attention.{other}={option}: {why}; change one of them"
                 for one, options, other, option, why in CLASHES
                 if chosen[one] in options and chosen[other] == option
             ),
-            (not sides or len(set(sides)) != len(sides))
-            and f"attention.relative_to=[{','.join(sides)}]: expected keys, values or both, without repeats",
+            *(
+                f"attention.{name}=[{','.join(chosen[name])}]: expected {both[0]}, {both[1]} or both, without repeats"
+                for name, both in sides.items()
+                if not chosen[name] or len({*chosen[name]}) != len(chosen[name])
+            ),
+            self.positions == "disentangled"
+            and (self.distance_buckets == 1 or self.max_distance < half + (3 if half else 1))
+            and f"attention.distance_buckets={self.distance_buckets} with attention.max_distance={self.max_distance}: expected 0, or 2 or more, and "
+            "a larger distance than half of them plus 2",
         )
 
     def without_effect(self, name: str) -> list[str]:

@@ -12,11 +12,18 @@ from bertkit.base import plugins
 from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved
-from bertkit.model.attention import MultiHeadAttention
+from bertkit.model.attention import ALONE, MultiHeadAttention, Shared
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.recurrent.encoder import RecurrentLayers
-from bertkit.model.slots import Positions, changes_embeddings, checked_module, make_pattern, make_positions
+from bertkit.model.slots import (
+    Positions,
+    changes_embeddings,
+    changes_layers,
+    checked_module,
+    make_pattern,
+    make_positions,
+)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -52,7 +59,8 @@ class Embeddings(nn.Module):
     Encoder-decoders trained from scratch use neither segment embeddings nor a norm: a Transformer adds sinusoids to the
     token embeddings (Vaswani et al. 2017, sections 3.4 and 3.5), and a recurrent model uses token embeddings only.
 
-    With `embedding_size` all this has that size E, and a linear map to D follows (Lan et al. 2020, section 3.1).
+    With `embedding_size` all this has that size E, and a linear map to D follows (Lan et al. 2020, section 3.1); with
+    `projects_first` the map, without a bias, comes before the norm (He et al. 2020's code).
     """
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
@@ -68,10 +76,16 @@ class Embeddings(nn.Module):
         self.add_module(self.place, positions)
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.task = Embedding(config.task_type_vocab_size, size) if config.task_type_vocab_size else None
-        self.norm, prob = make_norm(config, size) if is_bert else None, config.embedding_dropout_prob
+        has_map, is_first, prob = (
+            config.embedding_size is not None,
+            config.projects_first,
+            config.embedding_dropout_prob,
+        )
+        self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else None
+        self.norm = make_norm(config, config.hidden_size if is_first else size) if is_bert else None
         self.is_post_norm = is_bert and config.norm.placement == "post"
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
-        self.projection = None if config.embedding_size is None else Linear(size, config.hidden_size)
+        self.projection = Linear(size, config.hidden_size) if has_map and not is_first else None
 
     @property
     def positions(self) -> Positions:
@@ -91,6 +105,7 @@ class Embeddings(nn.Module):
         hidden = self.positions.embed(hidden, position_ids)
         if self.task is not None:
             hidden = hidden + self.task.weight[0]  # a task's number is 0 (Sun et al. 2020, ERNIE 2.0, section 3.3)
+        hidden = hidden if self.first_projection is None else self.first_projection(hidden)
         hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
         hidden = hidden if self.projection is None else self.projection(hidden)
         return halved(hidden, self.fast) if self.is_post_norm else hidden
@@ -143,7 +158,7 @@ class EncoderLayer(nn.Module):
 
     fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
-    def __init__(self, config: BertConfig, layer: int, shared: nn.Module | None = None) -> None:
+    def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
         """Make the layer with this number, counted from 0."""
         super().__init__()
         self.attention = MultiHeadAttention(config, layer, shared)
@@ -186,8 +201,10 @@ class Encoder(nn.Module):
         pattern, numbers = make_pattern(config.attention), range(config.num_hidden_layers)
         self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
+        self.positions = make_positions(config, changes_layers).shared()
+        shared = Shared(self.compression, self.positions)
         own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
-        layers = [EncoderLayer(config, number, self.compression) for number in own]
+        layers = [EncoderLayer(config, number, shared) for number in own]
         self.layers = nn.ModuleList(layers * (len(numbers) // len(own)))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 

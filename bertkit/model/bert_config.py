@@ -18,8 +18,8 @@ READING_FIRST = ("first", "cls")  # the poolings that read the first token of ea
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 # the model type of `config.json` under which a model is written, where several have the same layers
-Family = Literal["roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert"]
-PoolerActivation = Literal["tanh", "gelu", "relu"]
+Family = Literal["roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2"]
+PoolerActivation = Literal["tanh", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -216,6 +216,7 @@ class BertConfig(BertShape):
     # by place, `attention` or `feed_forward`: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`
     layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     pooler_act: PoolerActivation = field(default="tanh", metadata=IF_SET)
+    projects_first: bool = field(default=False, metadata=IF_SET)  # the map from `embedding_size` comes before the norm
     task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none
 
     @property
@@ -246,6 +247,7 @@ class BertConfig(BertShape):
             "skips_padding": self.skips_padding,
             "layer_dropout_probs": bool(self.layer_dropout_probs),
             "pooler_act": self.pooler_act != "tanh",
+            "projects_first": self.projects_first,
             "task_type_vocab_size": self.task_type_vocab_size > 0,
             "embedding_size": self.embedding_size is not None,
             "shared_layers": self.shared_layers,

@@ -153,7 +153,7 @@ def _equal_group(geometry: Geometry, count: int, length: int, num_keys: int) -> 
     device, pattern = geometry.queries.starts.device, geometry.pattern
     queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
     mask = on_device(pattern.allowed(length), device)[None, None] if pattern.is_masked else None
-    return Group((count, length, num_keys), mask, queries, keys, pattern.is_causal)
+    return Group((count, length, num_keys), mask, queries, keys, max(length, num_keys) - 1, pattern.is_causal)
 
 
 def _padded_group(geometry: Geometry, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
@@ -162,9 +162,11 @@ def _padded_group(geometry: Geometry, is_query: Tensor, is_key: Tensor, block: B
     # a token attends to no later token, and so to no padding
     mask = block.allowed if geometry.pattern.is_causal else (is_key[:, :, None] & block.allowed).flatten(0, 1)
     times = count if len(block.queries) > 1 else 1
+    (first_query, last_query), (first_key, last_key) = block.queries.aminmax(dim=1), block.keys.aminmax(dim=1)
+    reach = int(torch.maximum(last_query - first_key, last_key - first_query).max())
     tensors = mask[:, None], block.queries.repeat(times, 1), block.keys.repeat(times, 1), is_query.flatten(0, 1)
     mask, queries, keys, is_query = (on_device(tensor, device) for tensor in tensors)
-    return Group((len(is_query), is_query.shape[1], keys.shape[1]), mask, queries, keys, is_query=is_query)
+    return Group((len(is_query), is_query.shape[1], keys.shape[1]), mask, queries, keys, reach, is_query=is_query)
 
 
 def _tokens(positions: Tensor, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base import plugins
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Group, Layout
 from bertkit.kernels.linear import Embedding
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
@@ -122,6 +122,10 @@ class Positions(nn.Module):
         """Return the positions of a layer, counted from 0; the embeddings have their own."""
         return self
 
+    def shared(self) -> nn.Module | None:
+        """Make what all layers of an encoder share, such as a table; None: nothing."""
+        return None
+
     def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
         """Change token embeddings (S, D) before segment embeddings are added."""
         return tokens
@@ -133,6 +137,18 @@ class Positions(nn.Module):
     def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
         """Change queries or keys (S, N, H)."""
         return vectors
+
+    def fold(self, query: Tensor) -> Tensor:
+        """Change queries (S, N, H) alone."""
+        return query
+
+    def vectors(self, table: Tensor | None, to_query: nn.Module, to_key: nn.Module | None) -> Sequence[Tensor]:
+        """Return the vectors that `terms` needs in a pass, from the output of `shared` and a layer's maps of hidden states."""
+        return ()
+
+    def terms(self, query: Tensor, key: Tensor, group: Group, vectors: Sequence[Tensor]) -> Tensor | float:
+        """All terms of the scores: queries (B, N, T, H), keys (B, N, C, H) -> (B, N, T, C); here the term of the queries."""
+        return self.scores(query, group.distances)
 
     def scores(self, query: Tensor, distances: Tensor) -> Tensor | float:
         """A term of the scores: queries (B, N, T, H), distances (B or 1, T, C) -> (B, N, T, C)."""
@@ -180,7 +196,7 @@ def changes_embeddings(positions: type[Positions]) -> bool:
 
 def changes_weights(positions: type[Positions]) -> bool:
     """Whether positions change the scores or the contexts, so that the fast kernels do not fit."""
-    return positions.scores is not Positions.scores or positions.context is not Positions.context
+    return any(getattr(positions, step) is not getattr(Positions, step) for step in ("terms", "scores", "context"))
 
 
 def changes_layers(positions: type[Positions]) -> bool:

@@ -6,6 +6,7 @@ a difference (Squire and Trapp 1998). So a softmax subtracts no maximum.
 """
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -72,6 +73,28 @@ def slopes(num_heads: int) -> list[float]:
     return of_power if power == num_heads else of_power + slopes(2 * power)[0::2][: num_heads - power]
 
 
+def row_of(distance: int, config: BertConfig) -> int:
+    """He et al. 2020, equation 3, for distances of their own; their code (v2) for buckets that grow geometrically."""
+    most, buckets = config.attention.max_distance, config.attention.distance_buckets
+    half, span = buckets // 2, buckets or most
+    if buckets and abs(distance) > half:
+        share = math.log(abs(distance) / half) / math.log((most - 1) / half)
+        bucket = half + math.ceil(share * (half - 1))
+        distance = bucket if distance > 0 else -bucket
+    return min(max(distance + span, 0), 2 * span - 1)
+
+
+def of_distance(
+    w: Weights, config: BertConfig, layer: int, number: int, side: str, distance: int, which: str
+) -> Numbers:
+    """K r_ij or Q r_ij of one head, He et al. 2020, equation 4: (H,)."""
+    attention, own = config.attention, f"{side}.layers.{layer}.attention"
+    r = w["encoder.positions.embedding.weight"][row_of(distance, config)]
+    r = norm(w, "encoder.positions.norm", r, config) if attention.distance_norm else r
+    mapped = linear(w, f"{own}.slots.disentangled.{which}" if attention.distance_maps == "own" else f"{own}.{which}", r)
+    return np.split(mapped, config.num_attention_heads)[number]
+
+
 def sees(config: BertConfig, layer: int, length: int) -> Iterator[list[int]]:
     """Of each query, the keys that it sees."""
     pattern, size = config.attention.pattern, config.attention.block_size
@@ -119,6 +142,14 @@ def head(
             match attention.score:
                 case "scaled_dot":
                     score = (q * of_key).sum() / size**0.5
+                    if attention.positions == "disentangled":
+                        for term in attention.distance_terms:
+                            one, other = (q, "key") if term == "c2p" else (of_key, "query")
+                            score = (
+                                score
+                                + (one * of_distance(w, config, layer, number, side, i - j, other)).sum() / size**0.5
+                            )
+                        score = score / (1 + len(attention.distance_terms)) ** 0.5
                 case "dot" | "general":
                     score = (q * of_key).sum()
                 case "additive":
@@ -197,8 +228,11 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             token = token + w["embeddings.segment.weight"][type_]
         if config.task_type_vocab_size:  # of the first task; Sun et al. 2020 (ERNIE 2.0), section 3.3
             token = token + w["embeddings.task.weight"][0]
+        maps = config.embedding_size is not None
+        if maps and config.projects_first:
+            token = w["embeddings.first_projection.weight"] @ token
         token = norm(w, "embeddings.norm", token, config)
-        tokens.append(token if config.embedding_size is None else linear(w, "embeddings.projection", token))
+        tokens.append(linear(w, "embeddings.projection", token) if maps and not config.projects_first else token)
     x = np.array(tokens)
     for number in range(config.num_hidden_layers):
         layer = 0 if config.shared_layers else number  # Lan et al. 2020, section 3.1, as is the projection

@@ -91,7 +91,7 @@ def test_docstring_examples_hold() -> None:
         counts[module.name] = doctest.testmod(page, extraglobs={"torch": torch})
     assert all(count.failed == 0 for count in counts.values())
     with_examples = {name: count.attempted for name, count in counts.items() if count.attempted}
-    assert with_examples == {"patterns": 4, "poolers": 2, "positions": 7, "scores": 5, "slots": 3}
+    assert with_examples == {"patterns": 4, "poolers": 2, "positions": 9, "scores": 5, "slots": 3}
 
 
 EVERYTHING = config_of(
@@ -110,6 +110,12 @@ CASES = {
     "rotary": config_of(positions="rotary"),
     "rotary_halves": config_of(positions="rotary", rotary_pairs="halves", rotary_base=700.0),
     "alibi": config_of(positions="alibi"),
+    "disentangled": config_of(positions="disentangled"),
+    "disentangled_buckets": config_of(positions="disentangled", max_distance=11, distance_buckets=6, distance_norm=True),
+    "disentangled_own_maps": config_of(positions="disentangled", max_distance=40, distance_maps="own"),
+    "disentangled_keys": config_of(positions="disentangled", distance_terms=("p2c",), pattern="window"),
+    "disentangled_queries": config_of(positions="disentangled", distance_terms=("c2p",), pattern="bigbird", distance_maps="own"),
+    "projected_first": replace(config_of(positions="disentangled", distance_norm=True), embedding_size=7, projects_first=True),
     "none": config_of(positions="none"),
     "causal": config_of(pattern="causal", pooling="mean"),
     "window": config_of(pattern="window"),
@@ -147,7 +153,7 @@ CASES = {
 def test_there_is_a_case_of_every_option() -> None:
     for slot, options in OPTIONS.items():
         assert {getattr(case.attention, slot) for case in CASES.values()} == set(options)
-    assert {len(options) for options in OPTIONS.values()} == {5, 6}
+    assert {len(options) for options in OPTIONS.values()} == {5, 6, 7}
     assert {case.pooling for case in CASES.values()} == set(plugins.names_of("pooler"))
     assert {case.feed_forward.kind for case in CASES.values()} == set(plugins.names_of("feed_forward"))
     assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
@@ -320,11 +326,15 @@ SHORT = (5, 23, 23, 2)
 def is_refused(score: str, positions: str, pattern: str) -> bool:
     if positions in ("relative", "rotary") and score in ("additive", "location"):
         return True
-    return pattern == "linformer" and (score == "location" or positions in ("relative", "rotary", "alibi"))
+    if positions == "disentangled" and score != "scaled_dot":
+        return True
+    return pattern == "linformer" and (
+        score == "location" or positions in ("relative", "disentangled", "rotary", "alibi")
+    )
 
 
 def test_the_table_of_what_goes_with_what() -> None:
-    """Every combination of score, positions and pattern: 38 are refused, all others train, beside any neighbours."""
+    """Every combination of score, positions and pattern: 63 are refused, all others train, beside any neighbours."""
     num_refused = num_run = 0
     ids, types, layout = batch(SHORT)
     for score, positions, pattern in itertools.product(*OPTIONS.values()):
@@ -355,7 +365,7 @@ def test_the_table_of_what_goes_with_what() -> None:
                     same(alone.last_hidden_state, output.last_hidden_state.split(SHORT)[number])
                     same(alone.pooled_output[0], output.pooled_output[number])
             check_kept_weights(model, output.last_hidden_state)
-    assert (num_refused, num_run) == (38, 142)
+    assert (num_refused, num_run) == (63, 147)
 
 
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
@@ -409,7 +419,8 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     *(
         ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
         for name, value, needs in (
-            ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative"),
+            ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative or disentangled"), ("distance_buckets", 7, "positions=disentangled"),
+            ("distance_terms", "[c2p]", "positions=disentangled"), ("distance_maps", "own", "positions=disentangled"), ("distance_norm", "true", "positions=disentangled"),
             ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window or alternating"),
             ("full_every", 2, "pattern=alternating"), ("rotary_base", 7, "positions=rotary"),
             ("rotary_pairs", "halves", "positions=rotary"), ("rotary_local_base", 7, "pattern=alternating"),
@@ -418,6 +429,8 @@ def test_another_sequence_changes_nothing(name: str) -> None:
             ("compression_shared", "none", "pattern=linformer"),
         )
     ),
+    (["attention.distance_terms=[p2c,p2c]", "attention.positions=disentangled"], "attention.distance_terms=[p2c,p2c]: expected c2p, p2c or both"),
+    (["attention.distance_buckets=32", "attention.positions=disentangled"], "attention.distance_buckets=32 with attention.max_distance=16: "),
     (["attention.pattern=windo"], "attention.pattern"),
     (["attention.score=scaled"], "attention.score"),
     (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),

@@ -301,7 +301,10 @@ class VariantArchitecture(BertArchitecture):
         others = {"pooling": content.get("pooling", "first")}
         mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs")
         others |= {name: content.get(name, {}) for name in mappings}
-        others |= {name: content.get(name, False) for name in ("task_transform", "skips_padding", "shared_layers")}
+        others |= {
+            name: content.get(name, False)
+            for name in ("task_transform", "skips_padding", "shared_layers", "projects_first")
+        }
         optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size")
         others |= {name: content.get(name) for name in optional}
         others |= {"pooler_act": content.get("pooler_act", "tanh")}

@@ -73,9 +73,9 @@ HUGGING_FACE |= _CROSS | {
     ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name))
 }
 OWN = re.compile(
-    r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression)\.|^bert\.pooler\.score\."
+    r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression|positions)\.|^bert\.pooler\.score\."
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
-    r"|^bert\.embeddings\.plugin\.|^heads\."
+    r"|^bert\.embeddings\.(plugin|first_projection)\.|^heads\."
 )
 _LAYER = re.compile(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+")  # the number of a layer in a name
 _BARE = re.compile(r"^(?=(embeddings|encoder|pooler)\.)")  # of an encoder that was saved without heads
