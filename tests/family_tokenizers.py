@@ -43,6 +43,7 @@ _UNIGRAM = {
         "<mask>",
     ),
     "albert": ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], "▁▁"),
+    "deberta-v2": ("DebertaV2Tokenizer", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], "[MASK]"),
 }
 
 

@@ -81,6 +81,7 @@ class Architecture(ABC):
     classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads
     without_pooler: ClassVar[tuple[Heads, ...]] = ()  # the heads of the classes that have none
     of_next_sentence: ClassVar[OfNextSentence] = OfNextSentence()
+    compared_with: ClassVar[Content] = {"attn_implementation": "sdpa"}  # how a comparison loads a class
 
     @abstractmethod
     def writes(self, config: BertConfig) -> bool:

@@ -66,7 +66,7 @@ NOTES = (
 )
 
 # settings of a config.json that change how values are computed or returned, but not the values
-PLAIN = {"attn_implementation": "sdpa", "return_dict": True, "chunk_size_feed_forward": 0}
+PLAIN = {"return_dict": True, "chunk_size_feed_forward": 0}
 
 
 Row = JsonObject  # a row of the certificate: the name of a compared value, and its differences
@@ -265,11 +265,17 @@ def load_reference(directory: Path, model: BertWithHeads) -> nn.Module:
     """
     import transformers
 
-    architecture, more = architecture_of(model), writer_of(model.config).reference_settings(model)
+    architecture, writer = architecture_of(model), writer_of(model.config)
     with strictly(directory, f"the model as {architecture}"):
         theirs: nn.Module
         theirs, info = getattr(transformers, architecture).from_pretrained(
-            directory, dtype=torch.float32, output_loading_info=True, local_files_only=True, **PLAIN, **more
+            directory,
+            dtype=torch.float32,
+            output_loading_info=True,
+            local_files_only=True,
+            **PLAIN,
+            **writer.compared_with,
+            **writer.reference_settings(model),
         )
         problems = {key: sorted(map(str, value)) for key, value in info.items() if value}
         if problems:

@@ -1,7 +1,7 @@
-"""ModernBERT's rotary positions in float64.
+"""ModernBERT's rotary positions and DeBERTa's scale of the scores in float64.
 
 `transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
-comparison in float64, its two functions are replaced by the same computation in float64; in float32 they are its own.
+comparison in float64, its functions are replaced by the same computation in float64; in float32 they are its own.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 MODULE = "transformers.models.modernbert.modeling_modernbert"
+DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
 
 
 def _angles(self: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
@@ -31,11 +32,18 @@ def _rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim
     return [vectors * cos.unsqueeze(1) + turned * sin.unsqueeze(1) for vectors, turned in halves]
 
 
+def _scale(vectors: Tensor, num_terms: int) -> Tensor:
+    """Return sqrt(H) times that of the number of terms."""
+    return torch.tensor(vectors.shape[-1] * num_terms, dtype=vectors.dtype).sqrt()
+
+
 @contextlib.contextmanager
 def exact_rotations() -> Iterator[None]:
-    """Compute the rotary positions of `transformers` in the dtype of the model."""
+    """Compute the rotary positions and the scale of `transformers` in the dtype of the model."""
     with contextlib.ExitStack() as patches:
         if MODULE in sys.modules:
             patches.enter_context(patch(f"{MODULE}.ModernBertRotaryEmbedding.forward", _angles))
             patches.enter_context(patch(f"{MODULE}.apply_rotary_pos_emb", _rotated))
+        if DEBERTA in sys.modules:
+            patches.enter_context(patch(f"{DEBERTA}.scaled_size_sqrt", _scale))
         yield

@@ -152,6 +152,10 @@ class Sequence(Head):
         """Return the loss of the problem type."""
         return _LOSSES[problem_type_of(config)](logits, labels)
 
+    def their_logits(self, output: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits, (B, C); DeBERTa returns (B,) for a regression with labels."""
+        return output["logits"].reshape(len(output["logits"]), -1)
+
 
 @plugins.option("model_head", "token")
 class Token(Head):

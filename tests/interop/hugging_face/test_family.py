@@ -35,6 +35,7 @@ CONFIGS: dict[str, Any] = {
     "ernie": transformers.ErnieConfig,
     "electra": transformers.ElectraConfig,
     "albert": transformers.AlbertConfig,
+    "deberta-v2": transformers.DebertaV2Config,
 }
 
 
@@ -62,8 +63,19 @@ def shape(kind: str, number: int) -> dict[str, Any]:
         return {names.get(key, key): value for key, value in sizes.items() if key in names or key not in ABSENT} | {
             "seq_classif_dropout": 0.25, "qa_dropout": 0.15,
         }  # fmt: skip
-    if kind == "albert":
+    if kind in ("albert", "deberta-v2"):
         del sizes["classifier_dropout"]
+    if kind == "deberta-v2":
+        del sizes["use_task_id"]
+        sizes |= {
+            "type_vocab_size": draw.randint(0, 2), "cls_dropout": draw.choice([None, 0.0, 0.3]), "relative_attention": number % 6 != 2,
+            "position_buckets": draw.choice([-1, 6, 7]), "max_relative_positions": draw.choice([-1, 12]),
+            "norm_rel_ebd": draw.choice(["none", "layer_norm"]), "share_att_key": draw.choice([True, False]),
+            "pooler_dropout": draw.choice([0.0, 0.2]), "pooler_hidden_act": draw.choice(["gelu", "tanh", "gelu_new"]),
+        }  # fmt: skip
+        is_relative = sizes["relative_attention"]
+        sizes["position_biased_input"] = not is_relative and draw.choice([True, False])
+        sizes["pos_att_type"] = draw.choice(["p2c|c2p", ["c2p", "p2c"], "c2p", ["p2c"]]) if is_relative else []
     return sizes
 
 

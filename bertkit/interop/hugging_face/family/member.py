@@ -20,6 +20,7 @@ from bertkit.model.heads import BertWithHeads
 # settings that follow from the type, and from others that `config.json` has
 _DERIVED = (
     "classifier_dropout", "head_act", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
+    "projects_first",
 )  # fmt: skip
 # settings that no architecture writes, or only with the class of a task
 _NOT_OF_THE_TYPE: dict[str, object] = {
@@ -56,7 +57,7 @@ class FamilyArchitecture(BertArchitecture):
         """Return the settings by the keys of the type."""
         eos = {} if config.eos_token_id is None else {"eos_token_id": config.eos_token_id}
         berts = super().content(config, class_name, dtype) | {"model_type": self.family} | eos
-        own = {theirs: berts[ours] for ours, theirs in self.names_in_file.items()}
+        own = {theirs: berts[ours] for ours, theirs in self.names_in_file.items() if ours in berts}
         return {key: value for key, value in berts.items() if key not in {*self.names_in_file, *self.fixed}} | own
 
     def as_read(self, config: BertConfig) -> BertConfig:
