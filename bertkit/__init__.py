@@ -19,7 +19,8 @@ _HOMES = {
     **dict.fromkeys(("MaskedLM", "Objective"), "bertkit.objectives.objective"),
     **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.training"),
     **dict.fromkeys(("LossTerm", "cross_entropy"), "bertkit.train.losses"),
-    **dict.fromkeys(("head_logits", "outputs", "task_loss"), "bertkit.objectives.losses"),
+    "Target": "bertkit.base.batch",
+    **dict.fromkeys(("head_losses", "outputs"), "bertkit.objectives.losses"),
     "load_predictor": "bertkit.inference.predictor",
 }
 COMMANDS = (  # in their usual order

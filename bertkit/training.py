@@ -213,7 +213,6 @@ class Finetuning(_FromPython, FinetuningJob):
                 read = read_training_data(chosen)
                 _refuse_set_elsewhere(OF_FIT, {*chosen.explicit_keys} - {"output_dir"} | {*settings})
                 made = make_job(chosen, lambda: read, objective or Objective())
-                made.objective.label_smoothing = chosen.task.label_smoothing
         finally:
             is_silent.reset(token)
         settings_ = dataclasses.replace(

@@ -3,23 +3,35 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import Batch, Target
 
 ODD = 19  # the number of the odd batch, with a single short sequence
 
 
-def pretraining_batch(number: int, longest: int = 29, most: int = 6) -> PretrainBatch:
+Ints = NDArray[np.int64]
+
+
+def masked_batch(
+    ids: Ints, types: Ints, lengths: Ints, positions: Ints, labels: Ints, next_sentence: Ints | None = None
+) -> Batch:
+    """A batch for masked LM and, with its labels, next sentence prediction."""
+    pairs = {} if next_sentence is None else {"next_sentence": Target(next_sentence)}
+    return Batch(ids, types, lengths, {"masked_lm": Target(labels, positions), **pairs})
+
+
+def pretraining_batch(number: int, longest: int = 29, most: int = 6) -> Batch:
     """One to `most` sequences of 3 to `longest` tokens, the shortest first."""
     rng = np.random.default_rng(number)
     lengths = np.sort(rng.integers(3, longest + 1, size=rng.integers(1, most + 1))) if number != ODD else np.array([3])
     size = int(lengths.sum())
     ids, types = rng.integers(131, size=size), rng.integers(2, size=size)
     masked = np.sort(rng.permutation(size)[: 1 + size // 7])
-    return PretrainBatch(ids, types, lengths, masked, ids[masked], rng.integers(2, size=len(lengths)))
+    return masked_batch(ids, types, lengths, masked, ids[masked], rng.integers(2, size=len(lengths)))
 
 
-def task_batch(kind: str, number: int = 0, longest: int = 13) -> TaskBatch:
+def task_batch(kind: str, number: int = 0, longest: int = 13) -> Batch:
     """A batch of four sequences for a head; further kinds are "regression", "several" labels, and weighted labels."""
     rng = np.random.default_rng(number)
     lengths = np.sort(rng.integers(2, longest + 1, size=4))
@@ -32,9 +44,8 @@ def task_batch(kind: str, number: int = 0, longest: int = 13) -> TaskBatch:
         "span": np.array([[0, 1], [1, 1], [0, 0], [1, 1]]), "generation": rng.integers(5, 131, targets.sum()),
     }  # fmt: skip
     more: dict[str, Any] = {}
-    if kind in ("weighted", "token"):
-        more["class_weights"] = np.array([0.25, 3.0])
     if kind == "generation":
-        more |= {"target_ids": rng.integers(5, 131, targets.sum()), "target_lengths": targets}
+        more = {"decoder_ids": rng.integers(5, 131, targets.sum()), "decoder_lengths": targets}
     ids = rng.integers(5, 131, size)
-    return TaskBatch(head, ids, ids % 2, lengths, labels[kind], 2 if kind == "choice" else 1, **more)
+    weights = np.array([0.25, 3.0]) if kind in ("weighted", "token") else None
+    return Batch(ids, ids % 2, lengths, {head: Target(labels[kind], weights=weights)}, **more)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.base import plugins
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.objectives.objective import Moment, Objective
@@ -179,10 +179,9 @@ def test_in_causal_attention_nothing_depends_on_what_follows(changes: dict[str, 
     heads = {"heads": ("masked_lm",), "with_pooler": False}
     model = small_model(attention=AttentionConfig(**changes), **heads).eval()
     ids = np.random.default_rng(0).integers(131, size=11)
-    none = np.zeros(0, np.int64)
 
     def hidden(lengths: list[int], size: int, **more: Any) -> torch.Tensor:
-        batch = PretrainBatch(ids[:size], np.zeros(size, np.int64), np.array(lengths), none, none, None)
+        batch = Batch(ids[:size], np.zeros(size, np.int64), np.array(lengths))
         return bertkit.outputs(model, batch, **more).last_hidden_state
 
     with torch.no_grad():
@@ -237,8 +236,9 @@ def test_pairs_become_neighbours(prepared_dir: Path) -> None:
     for pair, first, second in zip(np.split(original, ends[:-1]), segments[::2], segments[1::2], strict=True):
         assert first[0] == second[0] == cls
         assert np.array_equal(np.concatenate([first, second[1:]]), pair)
-    assert made.targets["are_neighbours"].sum() == (batch.next_sentence_labels == 0).sum()
-    assert job.objective.counts(made) == {"neighbours": 2 * (batch.next_sentence_labels == 0).sum()}
+    follows = batch.targets["next_sentence"].labels == 0
+    assert made.targets["neighbours"].labels.tolist() == follows.tolist()
+    assert job.objective.counts(made) == {"neighbours": 2 * follows.sum()}
 
 
 def test_the_discriminator_learns_from_samples_of_the_generator(prepared_dir: Path) -> None:

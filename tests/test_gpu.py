@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches import masked_batch
 from conftest import small_model
 from torch._dynamo.utils import counters
 
-from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.base.files import sha256_file
 from bertkit.cli import run
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
@@ -31,7 +32,7 @@ from bertkit.model.heads import BertWithHeads
 from bertkit.model.layers import compile_layers
 from bertkit.model.patterns import SlidingWindow
 from bertkit.model.recorded import record_passes
-from bertkit.objectives.losses import pretraining_losses, task_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop
 from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
@@ -59,13 +60,13 @@ PRETRAINING = [
 ]  # fmt: skip
 
 
-def batch_of(step: int) -> PretrainBatch:
+def batch_of(step: int) -> Batch:
     rng = np.random.default_rng(step)
     lengths = np.sort(rng.integers(3, 129, size=rng.integers(1, 17))) if step % 10 != 9 else np.array([3])
     size = int(lengths.sum())
     ids, types = rng.integers(131, size=size), rng.integers(2, size=size)
     masked = np.sort(rng.permutation(size)[: 1 + size // 7])
-    return PretrainBatch(ids, types, lengths, masked, ids[masked], rng.integers(2, size=len(lengths)))
+    return masked_batch(ids, types, lengths, masked, ids[masked], rng.integers(2, size=len(lengths)))
 
 
 class Trained:
@@ -84,8 +85,7 @@ class Trained:
         return self.steps(step, [(0, batch)])
 
     def steps(self, step: int, batches: list[tuple[int, Any]]) -> StepReport:
-        losses = pretraining_losses if isinstance(batches[0][1], PretrainBatch) else task_losses
-        precise = functools.partial(losses, precision=self.precision)
+        precise = functools.partial(batch_losses, precision=self.precision)
         learner = Learner(self.accelerator, self.model, self.optimizer, precise, self.loss_scale)
         course = Course(lambda step: [], lambda step: 1e-3, 0, 1, max_grad_norm=1.0, seed=3)
         return loop.optimizer_step(learner, course, step, batches)
@@ -230,7 +230,7 @@ def test_heads_and_sequences_drop_by_themselves_and_the_gradient_drops_alike(
     assert not torch.equal(alike[:64], alike[64:128])
 
 
-def task_batches() -> dict[str, TaskBatch]:
+def task_batches() -> dict[str, Batch]:
     rng = np.random.default_rng(0)
     lengths = np.array([3, 5, 7, 2])
     ids, tags = rng.integers(5, 131, 17), np.where(np.arange(17) % 3 == 0, np.arange(17) % 2, -100)
@@ -240,14 +240,8 @@ def task_batches() -> dict[str, TaskBatch]:
         "choice": np.array([1, 0]),
     }  # fmt: skip
     return {
-        head: TaskBatch(
-            head,
-            ids,
-            ids % 2,
-            lengths,
-            its,
-            2 if head == "choice" else 1,
-            weights if head in ("sequence", "token") else None,
+        head: Batch(
+            ids, ids % 2, lengths, {head: Target(its, weights=weights if head in ("sequence", "token") else None)}
         )
         for head, its in labels.items()
     }
@@ -299,7 +293,7 @@ def test_nothing_is_compiled_in_fifty_steps_of_other_lengths(precision: str) -> 
             trained.step(step, batch_of(step))
             if step % 10 == 0:
                 with loop.evaluation_mode(model), torch.no_grad():
-                    pretraining_losses(model, batch_of(step + 7), precision)
+                    batch_losses(model, batch_of(step + 7), precision)
                 torch._dynamo.config.error_on_recompile = True
     finally:
         torch._dynamo.config.error_on_recompile = False

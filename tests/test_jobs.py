@@ -412,7 +412,7 @@ def test_an_objective_that_adds_nothing_changes_no_bit_and_is_another_run(start:
         ("nothing", "wrong_objectives.py:5) returned 3; expected an object of a class derived from bertkit.Objective"),
         ("no_counts", "returned {}; expected the count of each loss by its name, from counts"),
         ("other_terms", "expected a LossTerm with a single number for each of mlm, more, nsp, from losses"),
-        ("no_batch", "returned None; expected a PretrainBatch, from prepare"),
+        ("no_batch", "returned None; expected a Batch, from prepare"),
         ("no_module", "returned 3; expected a torch.nn.Module or None, from begin"),
         ("other_heads", "returned ('sequence',); expected None, or a tuple of"),
         ("nowhere", "objective='nowhere': expected auto or masked_lm or next_token"),

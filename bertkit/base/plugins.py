@@ -47,7 +47,7 @@ SLOTS = {
         "masking.kind", "ids, special, rng, policy", "bertkit.data.batches.masking", "bert", "masking.options", ""
     ),
     "model_head": Slot("heads", "", "bertkit.model.head.built_in"),
-    "head_loss": Slot("heads", "model, batch, logits", "bertkit.objectives.losses"),
+    "head_loss": Slot("heads", "model, batch, target, logits", "bertkit.objectives.losses"),
     "head": Slot("head.kind", "config, num_outputs", "bertkit.model.head.head", "linear", "head.options"),
     "score": Slot(
         "attention.score", "query, key", "bertkit.model.scores", "scaled_dot", "attention.score_options", "config"

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError, counted, is_missing, named, not_text, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
@@ -296,7 +296,7 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
 
 @torch.no_grad()
 def text_vectors(
-    model: nn.Module, batch: TaskBatch, pooling: Pooling, precision: str = "fp32", num_skipped: int = 0
+    model: nn.Module, batch: Batch, pooling: Pooling, precision: str = "fp32", num_skipped: int = 0
 ) -> NDArray[np.float32]:
     """Encode a packed batch of texts, pool the tokens of each text without the first `num_skipped`, and take all steps, (B, D)."""
     device_inputs = DeviceInputs.of(model, precision)

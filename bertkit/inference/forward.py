@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import NumericsError
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
 from bertkit.inference.task_model import Predictor
 from bertkit.model.heads import bare
-from bertkit.objectives.losses import best_tokens, log_probabilities, task_logits, task_losses
+from bertkit.objectives.losses import batch_losses, best_tokens, log_probabilities, task_logits
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.fill_mask import pack
@@ -48,8 +48,8 @@ class Running:
     def logits(self, features: Sequence[Feature], num_choices: int = 1) -> list[Logits]:
         """Return the logits of each feature: (C,), or (T, C) for a head with an output for each token."""
 
-        def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Logits]:
-            output = task_logits(self.predictor.model, batch, self.predictor.precision)
+        def compute(batch: Batch, _: Sequence[int]) -> Sequence[Logits]:
+            output = task_logits(self.predictor.model, batch, self.head, self.predictor.precision)
             require_finite(bool(np.isfinite(np.concatenate(output.logits)).all()), self.predictor.precision)
             if self.losses is not None and output.loss is not None:
                 self.losses.append(output.loss)
@@ -61,10 +61,10 @@ class Running:
         """Return the texts that the model writes for each feature, the best first."""
         model, precision = self.predictor.model, self.predictor.precision
 
-        def compute(batch: TaskBatch, _: Sequence[int]) -> Sequence[Written]:
+        def compute(batch: Batch, _: Sequence[int]) -> Sequence[Written]:
             if self.losses is not None:
                 with torch.no_grad():
-                    self.losses.extend(task_losses(model, batch, precision).values())
+                    self.losses.extend(batch_losses(model, batch, precision).values())
             texts = write_texts(model, batch, search, precision)
             require_finite(all(math.isfinite(score) for written in texts for _, score in written), precision)
             return texts
@@ -75,7 +75,7 @@ class Running:
         """Return the most probable tokens at each mask of each feature."""
         predictor = self.predictor
 
-        def compute(_: TaskBatch, places: Sequence[int]) -> Sequence[list[TopTokens]]:
+        def compute(_: Batch, places: Sequence[int]) -> Sequence[list[TopTokens]]:
             own = [features[place] for place in places]
             tokens, probs = best_tokens(predictor.model, pack(own), predictor.top_k, predictor.precision)
             require_finite(bool(np.isfinite(probs).all()), predictor.precision)
@@ -88,7 +88,7 @@ class Running:
         """Return the log-probability of each target of each feature."""
         predictor = self.predictor
 
-        def compute(_: TaskBatch, places: Sequence[int]) -> Sequence[list[float]]:
+        def compute(_: Batch, places: Sequence[int]) -> Sequence[list[float]]:
             own = [features[place] for place in places]
             tokens = np.array([token for feature in own for token in feature.targets], np.int64)
             values = log_probabilities(predictor.model, pack(own), self.head, tokens, predictor.precision)
@@ -101,7 +101,7 @@ class Running:
     def _run(
         self,
         features: Sequence[Feature],
-        compute: Callable[[TaskBatch, Sequence[int]], Sequence[OutputT]],
+        compute: Callable[[Batch, Sequence[int]], Sequence[OutputT]],
         num_choices: int = 1,
         max_sequences: int | None = None,
     ) -> list[OutputT]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.kernels.layout import Layout
 from bertkit.kernels.packed import forget_packed, pack
 from bertkit.model.heads import BertWithHeads, bare
@@ -72,7 +72,7 @@ class _TextWriter(Protocol):
 class _Continuation:
     """Continues the texts of a causal model, (R,) of them; the whole text is computed again for each token."""
 
-    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: TaskBatch) -> None:
+    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: Batch) -> None:
         ids, _, _ = device_inputs.tokens(batch)
         texts = torch.split(ids[: batch.num_tokens], batch.sequence_lengths.tolist())
         self.model, self.texts = model, [text[:-1] for text in texts]  # each text without its last token
@@ -95,7 +95,7 @@ class _Continuation:
 class _Decoding:
     """Decodes encoded sources."""
 
-    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: TaskBatch) -> None:
+    def __init__(self, model: BertWithHeads, device_inputs: DeviceInputs, batch: Batch) -> None:
         ids, types, layout = device_inputs.tokens(batch)
         config = model.config.decoder
         assert config is not None
@@ -117,9 +117,7 @@ def _decoder_of(model: BertWithHeads) -> Any:
 
 
 @torch.no_grad()
-def write_texts(
-    model: BertWithHeads, batch: TaskBatch, search: GenerationConfig, precision: str = "fp32"
-) -> list[Written]:
+def write_texts(model: BertWithHeads, batch: Batch, search: GenerationConfig, precision: str = "fp32") -> list[Written]:
     """Generate texts for a packed batch of sources; return the texts of each source, the best first."""
     inner = bare(model)
     device_inputs = DeviceInputs.of(model, precision)
@@ -251,7 +249,7 @@ def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 class _TokenSampler:
     """Samples tokens; each source has its own random generator, so its texts do not depend on the rest of the batch."""
 
-    def __init__(self, search: GenerationConfig, batch: TaskBatch) -> None:
+    def __init__(self, search: GenerationConfig, batch: Batch) -> None:
         parts = np.split(batch.input_ids, batch.sequence_lengths.cumsum()[:-1])
         keys = [zlib.crc32(part.tobytes()) for part in parts]
         self.generators = [torch.Generator().manual_seed(key) for key in keys]

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.base.batch import Predicted, PretrainBatch
+from bertkit.base.batch import Batch, Predicted, loss_name
 from bertkit.base.errors import NumericsError
 from bertkit.data.batches.controls import Counting, shuffle_words, token_counts
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.prepared import PreparedDataset
-from bertkit.objectives.losses import DeviceInputs
+from bertkit.objectives.losses import outputs
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import in_float32
 from bertkit.train.processes import Ranks, gather_in_order
@@ -52,7 +52,7 @@ class Sums(NamedTuple):
         return cls(*(np.bincount(sequence, part, num_sequences).astype(np.float64) for part in parts))
 
     @classmethod
-    def of_tokens(cls, batch: PretrainBatch, predicted: Predicted, mask: int) -> Sums:
+    def of_tokens(cls, batch: Batch, predicted: Predicted, mask: int) -> Sums:
         """Sum the predictions of the tokens of a batch."""
         sequence = np.repeat(np.arange(len(batch.sequence_lengths)), batch.sequence_lengths)[batch.masked_positions]
         is_mask = 1.0 * (batch.input_ids[batch.masked_positions] == mask)
@@ -169,7 +169,7 @@ class HeldOutText:
         ]
         everyone = gather_in_order([(ranks.rank, own)], ranks.size)
         tokens, sentences, moved = (Sums.joined(part[index] for part in everyone) for index in range(3))
-        objective = self.sampler.in_order(0, 1).objective
+        objective = loss_name(self.sampler.in_order(0, 1).token_head)
         for name, sums in ((objective, tokens), ("nsp", sentences)):
             if not np.isfinite(sums.loss).all():
                 raise NumericsError(
@@ -191,17 +191,17 @@ class HeldOutText:
         batches = self._batches(0, self.size, SHUFFLED_TOGETHER)
         return Sums.joined(Sums.of_tokens(batch, counting.predict(batch), self.vocab.mask) for batch in batches)
 
-    def _batches(self, first: int, last: int, size: int) -> Iterator[PretrainBatch]:
+    def _batches(self, first: int, last: int, size: int) -> Iterator[Batch]:
         for start in range(first, last, size):
             yield self.sampler.in_order(start, min(start + size, last))
 
-    def _sums(self, model: nn.Module, batch: PretrainBatch) -> tuple[Sums, Sums]:
+    def _sums(self, model: nn.Module, batch: Batch) -> tuple[Sums, Sums]:
         """Sum the predictions of the tokens of a batch, and of its next sentences."""
         tokens, pairs = _predict(model, batch, self.precision)
         every = np.arange(len(pairs.losses))
         return Sums.of_tokens(batch, tokens, self.vocab.mask), Sums.of(every, len(every), pairs, np.zeros(len(every)))
 
-    def _shuffled_sums(self, model: nn.Module, batch: PretrainBatch) -> Sums:
+    def _shuffled_sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Sum the predictions of the tokens of a batch, each in the sequence from which it comes, after its words were shuffled."""
         words = shuffle_words(batch, self.vocab)
         moved, _ = _predict(model, words.batch, self.precision)
@@ -210,16 +210,13 @@ class HeldOutText:
 
 
 @torch.no_grad()
-def _predict(model: nn.Module, batch: PretrainBatch, precision: str) -> tuple[Predicted, Predicted]:
+def _predict(model: nn.Module, batch: Batch, precision: str) -> tuple[Predicted, Predicted]:
     """Predict the masked or next tokens of a batch, (M,), and its next sentences, (B,) or, without pairs or their head, (0,)."""
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
-    scores = logits["next_token" if batch.objective == "lm" else "masked_lm"][: len(batch.masked_labels)]
+    logits = outputs(model, batch, precision).logits
     sentences = Predicted(np.zeros(0), np.zeros(0, bool))
-    if batch.next_sentence_labels is not None and "next_sentence" in logits:
-        sentences = _compared(logits["next_sentence"], batch.next_sentence_labels)
-    return _compared(scores, batch.masked_labels), sentences
+    if "next_sentence" in batch.targets and "next_sentence" in logits:
+        sentences = _compared(logits["next_sentence"], batch.targets["next_sentence"].labels)
+    return _compared(logits[batch.token_head], batch.masked_labels), sentences
 
 
 def _compared(logits: Tensor, labels: NDArray[np.int64]) -> Predicted:

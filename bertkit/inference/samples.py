@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.data.batches.description import readable
 from bertkit.data.batches.sampling import ExampleSource
 from bertkit.data.corpus.tokenizer import Tokenizer
@@ -27,11 +27,11 @@ def held_out_samples(
 ) -> Table:
     """Fill in the masks of some texts, or continue their first halves; return a table."""
     batch = held_out.in_order(0, min(NUM_SAMPLES, held_out.epoch_length))
-    fill = _continued if batch.objective == "lm" else _filled
+    fill = _continued if batch.token_head == "next_token" else _filled
     return fill(model, tokenizer, batch, precision)
 
 
-def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:
+def _filled(model: BertWithHeads, tokenizer: Tokenizer, batch: Batch, precision: str) -> Table:
     """Show each text with the model's guesses in the place of its masks: [guess ✓] or [guess ✗ truth]."""
     batch.input_ids[batch.masked_positions] = tokenizer.facts.mask
     with evaluation_mode(model):
@@ -57,7 +57,7 @@ def _halves(text: NDArray[np.integer], tokenizer: Tokenizer) -> tuple[NDArray[np
     return text[:place], text[place:-1]
 
 
-def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: PretrainBatch, precision: str) -> Table:
+def _continued(model: BertWithHeads, tokenizer: Tokenizer, batch: Batch, precision: str) -> Table:
     ids = np.split(batch.input_ids, np.cumsum(batch.sequence_lengths)[:-1])
     halves = [_halves(text, tokenizer) for text in ids]
     search = continuation_for(model, {}).search

@@ -31,7 +31,6 @@ from bertkit.jobs.task_data import TaskData
 from bertkit.launch.world import world_from_environment
 from bertkit.model.head.head import LinearHead
 from bertkit.model.label_scale import LabelUnits
-from bertkit.objectives.losses import task_losses
 from bertkit.objectives.objective import Objective, make_objective
 from bertkit.run import finished
 from bertkit.run.choices import Choices, make_choices
@@ -226,12 +225,6 @@ class FinetuningJob(Job[FinetuneSettings]):
             publish(self, state, found.facts, found.result, files=found.files, line=found.line, review=found.review)
 
 
-def _objective_of(settings: FinetuneSettings) -> Objective:
-    smoothing = settings.task.label_smoothing
-    losses = functools.partial(task_losses, label_smoothing=smoothing)
-    return make_objective(settings.objective, settings.objective_options, losses, smoothing)
-
-
 def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningJob:
     """Plan a run that is not finished; raises InputError if data, model and settings do not fit together.
 
@@ -243,7 +236,8 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
         functools.cache(lambda: finished.splits_of(settings, read)),
     )
     choose_device(settings.device)  # fail before reading all the files
-    job = make_job(settings, splits_of, _objective_of(settings), is_old=bool(saved) and "label_scale" not in saved)
+    objective = make_objective(settings.objective, settings.objective_options)
+    job = make_job(settings, splits_of, objective, is_old=bool(saved) and "label_scale" not in saved)
     job.steps, job.directory = steps_of(job), Path(settings.output_dir)
     job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
     job.identity = identity_of(to_mapping(job.settings), FINETUNE) | job.content
@@ -267,7 +261,7 @@ def make_job(
     units = task_data.label_units(settings, data, is_old)
     start = start_finetuning(settings, source, tokenizer, data.labels, units)
     check_task(settings, start.model.config, tokenizer, data.has_pairs)
-    task_data.weigh_classes(settings, data)
+    task_data.weigh_labels(settings, data)
     settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
     settings = settings.with_epochs(settings.epochs_for(len(data.batches)))
     return FinetuningJob(settings, start, objective, data, units)

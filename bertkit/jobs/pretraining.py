@@ -28,7 +28,6 @@ from bertkit.jobs.phases import LengthPhases, Phase, choose_micro_sequences, len
 from bertkit.jobs.pretraining_start import objective_of, start_pretraining
 from bertkit.jobs.run_length import RunLength, branch_step, choose_steps, largest_batches
 from bertkit.launch.world import world_from_environment
-from bertkit.objectives.losses import pretraining_losses
 from bertkit.objectives.objective import Objective, make_objective
 from bertkit.run.choices import Choices, make_choices
 from bertkit.run.finished import continued_pretraining, examples_of
@@ -221,7 +220,7 @@ def plan_pretraining(given: PretrainSettings) -> PretrainingJob:
     masking = examples.masking or given.masking
     settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
     check_usable(dataset)
-    made = make_objective(settings.objective, settings.objective_options, pretraining_losses)
+    made = make_objective(settings.objective, settings.objective_options)
     refuse(
         masking.has("by_words")
         and not dataset.tokenizer.facts.borders.continues.any()

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import torch
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.base.errors import counted
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
@@ -162,26 +162,23 @@ def largest_batches(
     return batches
 
 
-def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> PretrainBatch:
+def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Batch:
     """Make a batch of random tokens, in sequences of equal length."""
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
     is_lm = "next_token" in model.heads
+    head, next_sentence = "next_token" if is_lm else "masked_lm", Target(np.zeros(num_sequences, np.int64))
     predicted = np.sort(rng.choice(size, size if is_lm else math.ceil(MASKED_SHARE * size), replace=False))
-    return PretrainBatch(
+    return Batch(
         input_ids=ids,
         token_type_ids=np.tile(np.arange(length) > length // 2, num_sequences) * int(model.config.type_vocab_size > 1),
         sequence_lengths=np.full(num_sequences, length),
-        masked_positions=predicted,
-        masked_labels=ids[predicted],
-        next_sentence_labels=np.zeros(num_sequences, np.int64),
-        objective="lm" if is_lm else "mlm",
+        targets={head: Target(ids[predicted], predicted), "next_sentence": next_sentence},
     )
 
 
-def _prepared(objective: Objective, model: Trained, num_sequences: int, length: int) -> PretrainBatch:
-    batch: PretrainBatch = objective.prepare(random_batch(bare(model), num_sequences, length), Moment(0, 1, 0, 0))
-    return batch
+def _prepared(objective: Objective, model: Trained, num_sequences: int, length: int) -> Batch:
+    return objective.prepare(random_batch(bare(model), num_sequences, length), Moment(0, 1, 0, 0))
 
 
 def _trial(objective: Objective, model: Trained, num_sequences: int, length: int, precision: str) -> float:

@@ -178,8 +178,9 @@ def label_units(settings: FinetuneSettings, data: TaskData, is_old: bool = False
     return LabelUnits.of(torch.from_numpy(data.batches.labels))
 
 
-def weigh_classes(settings: FinetuneSettings, data: TaskData) -> None:
-    """Set the class weights of the training batches; raise InputError if the numbers of weights and labels differ."""
+def weigh_labels(settings: FinetuneSettings, data: TaskData) -> None:
+    """Set class weights and label smoothing of the training batches; raise InputError if the numbers of weights and labels differ."""
+    data.batches.label_smoothing = settings.task.label_smoothing
     weights, labels = settings.class_weights, data.labels
     if weights is None:
         return

@@ -1,10 +1,15 @@
-"""The losses and outputs of a packed batch: masked or next tokens and next sentence prediction, or the head of a task.
+"""The outputs and losses of a packed batch.
+
+A total loss is the sum of the means of the losses (Devlin et al. 2019, A.2). With precision "bf16" or "fp16" matrix products are
+computed in bfloat16 or float16; weights, LayerNorm, gradients and the softmax in the losses are computed in float32, and on a GPU what
+BERT's norms return is rounded (`FastWays.half_residuals`).
 
 Axes: B sequences, S packed tokens, T tokens per sequence, C labels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.base import plugins
-from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.base.batch import IGNORED, Batch, Target, loss_name
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.head.head import Targets, head_of
 from bertkit.model.heads import BertOutput, bare
@@ -57,15 +62,15 @@ class DeviceInputs:
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=slack_value)
         return _tensor(padded, self.device)
 
-    def tokens(self, batch: PretrainBatch | TaskBatch, is_causal: bool = False) -> tuple[Tensor, Tensor, Layout]:
+    def tokens(self, batch: Batch, is_causal: bool = False) -> tuple[Tensor, Tensor, Layout]:
         """Move the ids, segment ids and layout of a batch; with `is_causal` no token attends to a later one."""
         layout = self._layout(batch.input_ids, batch.sequence_lengths)
         layout.is_causal = is_causal
         return self.rows(batch.input_ids), self.rows(batch.token_type_ids), layout
 
-    def targets(self, batch: TaskBatch) -> Targets | None:
+    def targets(self, batch: Batch) -> Targets | None:
         """Move the target texts of a batch; None if it has none."""
-        ids, lengths = batch.target_ids, batch.target_lengths
+        ids, lengths = batch.decoder_ids, batch.decoder_lengths
         return None if ids is None or lengths is None else Targets(self.rows(ids), self._layout(ids, lengths))
 
     def _layout(self, ids: NDArray[np.generic], lengths: NDArray[np.int64]) -> Layout:
@@ -84,7 +89,7 @@ def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
 
 def outputs(
     model: nn.Module,
-    batch: PretrainBatch | TaskBatch,
+    batch: Batch,
     precision: str = "fp32",
     *,
     positions: NDArray[np.int64] | None = None,
@@ -97,41 +102,120 @@ def outputs(
         model: the model, as an objective gets it, or another one.
         batch: the tokens.
         precision: as an objective gets it.
-        positions: the tokens, from 0 to S - 1, whose vocabulary is scored by a masked LM or next token head; None: all.
+        positions: the tokens, from 0 to S - 1, whose vocabulary is scored by a masked LM or next token head; None: those that the
+            batch predicts, or all.
         is_causal: whether no token attends to a later one.
         hidden_states: whether to return the vectors of all layers.
 
     Returns:
         `last_hidden_state` (S, D), `pooled_output` (B, D), `logits` by head, and `hidden_states`, L + 1 times (S, D).
     """
-    inputs, size = DeviceInputs.of(model, precision), len(batch.input_ids)
-    places = None if positions is None else inputs.rows(positions)
-    with inputs.autocast():
-        out: BertOutput = model(*inputs.tokens(batch, is_causal), places, output_hidden_states=hidden_states)
-    num_predicted = size if positions is None else len(positions)
+    places = _positions(batch) if positions is None else positions
+    out = _run(model, batch, precision, places, is_causal, output_hidden_states=hidden_states)
+    size = len(batch.input_ids)
     layers = out.hidden_states and tuple(layer[:size] for layer in out.hidden_states)
-    sizes = {name: num_predicted if head_of(name).is_of_vocabulary else size for name in out.logits}
-    logits = {name: rows[: sizes[name]] for name, rows in out.logits.items()}  # drops slack rows
+    logits = {name: rows[: _num_rows(name, batch, places)] for name, rows in out.logits.items()}  # drops slack rows
     return replace(out, last_hidden_state=out.last_hidden_state[:size], logits=logits, hidden_states=layers)
 
 
-def pretraining_losses(model: nn.Module, batch: PretrainBatch, precision: str = "fp32") -> dict[str, LossTerm]:
-    """Run the model on a packed batch; return the loss terms "mlm" or "lm" and, with pairs and a next sentence head, "nsp".
+def batch_losses(model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
+    """Run the model on a packed batch; return the losses of its heads, as `head_losses`."""
+    return head_losses(model, batch, _run(model, batch, precision, _positions(batch)).logits)
 
-    The total loss is the sum of the two means (Devlin et al. 2019, A.2). With precision "bf16" or "fp16" matrix products are
-    computed in bfloat16 or float16; weights, LayerNorm, gradients and the softmax in the losses are computed in float32, and on a GPU
-    what BERT's norms return is rounded (`FastWays.half_residuals`).
+
+def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) -> dict[str, LossTerm]:
+    """Return the loss of each head that has a target in the batch, by the loss's name, such as "mlm", "nsp" or "sequence".
+
+    masked_lm, next_token, generation: cross-entropy of every predicted token.
+    next_sentence: cross-entropy. sequence: cross-entropy over the labels; for multi-label tasks binary cross-entropy of each label; for a
+        regression squared error, in the units of `label_scale`.
+    token: cross-entropy of every labelled token. This loss and the cross-entropy of "sequence" use the target's weights.
+    choice: cross-entropy over the endings.
+    span: the mean of the cross-entropies of start and end, each over the tokens of its sequence (google-research/bert
+        run_squad.py, lines 642-662); Hugging Face's softmax includes the padding.
     """
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits
-    token_loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
-    labels = device_inputs.rows(batch.masked_labels, IGNORED)
-    scores = logits["next_token" if batch.objective == "lm" else "masked_lm"]
-    terms: dict[str, LossTerm] = {batch.objective: token_loss(scores, labels, count=len(batch.masked_labels))}
-    if batch.next_sentence_labels is not None and "next_sentence" in logits:
-        terms["nsp"] = cross_entropy(logits["next_sentence"], _tensor(batch.next_sentence_labels, device_inputs.device))
-    return terms
+    return {
+        loss_name(head): plugins.get("head_loss", head)(model, batch, target, logits[head])
+        for head, target in batch.targets.items()
+        if head in logits
+    }
+
+
+def _run(
+    model: nn.Module,
+    batch: Batch,
+    precision: str,
+    positions: NDArray[np.int64] | None = None,
+    is_causal: bool = False,
+    **more: bool,
+) -> BertOutput:
+    """Run the model, with more arguments of its `forward`; the outputs end with slack rows."""
+    inputs = DeviceInputs.of(model, precision)
+    places = None if positions is None else inputs.rows(positions)
+    with inputs.autocast():
+        return model(*inputs.tokens(batch, is_causal), places, targets=inputs.targets(batch), **more)  # type: ignore[no-any-return]
+
+
+def _positions(batch: Batch) -> NDArray[np.int64] | None:
+    """Return the positions of the tokens to predict, (M,); None if the batch has none."""
+    return next((target.positions for target in batch.targets.values() if target.positions is not None), None)
+
+
+def _num_rows(head: str, batch: Batch, positions: NDArray[np.int64] | None) -> int:
+    """Return the number of rows of a head's logits, without slack; for a pooled head at least that."""
+    if batch.decoder_ids is not None:
+        return len(batch.decoder_ids)
+    return len(positions) if positions is not None and head_of(head).is_of_vocabulary else len(batch.input_ids)
+
+
+@plugins.option("head_loss", "masked_lm")
+@plugins.option("head_loss", "next_token")
+@plugins.option("head_loss", "generation")
+def token_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
+    """Return the loss of predicted tokens; the logits may end with slack rows."""
+    loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
+    slack = (0, len(logits) - len(target.labels))
+    labels = _tensor(np.pad(target.labels, slack, constant_values=IGNORED), logits.device)
+    return loss(logits, labels, count=len(target.labels), label_smoothing=target.smoothing)
+
+
+@plugins.option("head_loss", "next_sentence")
+@plugins.option("head_loss", "sequence")
+@plugins.option("head_loss", "token")
+def label_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
+    """Return the loss of labels, of numbers, or of several labels at once."""
+    device = logits.device
+    if target.labels.dtype.kind != "f":
+        labelled = np.flatnonzero(target.labels != IGNORED)  # on the host, to avoid waiting for the device
+        weights = None if target.weights is None else _tensor(target.weights, device)
+        labels = _tensor(target.labels[labelled], device)
+        return cross_entropy(logits[_tensor(labelled, device)], labels, weights, target.count)
+    labels = _tensor(target.labels, device)
+    if target.labels.ndim == 1:
+        scale = label_scale(model)
+        return squared_error(logits.squeeze(1) / scale, labels / scale)
+    return binary_cross_entropy(logits, labels)
+
+
+@plugins.option("head_loss", "choice")
+def choice_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
+    """Return the cross-entropy over the endings of each example."""
+    return cross_entropy(logits.view(len(target.labels), -1), _tensor(target.labels, logits.device))
+
+
+@plugins.option("head_loss", "span")
+def span_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
+    """Return the loss of logits (S, 2), given the first and last token of each answer, (B, 2)."""
+    rows, labels = _by_sequence(logits, batch), _tensor(target.labels, logits.device)
+    by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
+    start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
+    is_correct = by_sequence.detach().argmax(1) == labels  # (B, 2)
+    return LossTerm((start.sum + end.sum) / 2, len(labels), is_correct.all(1).sum())
+
+
+def _by_sequence(packed: Tensor, batch: Batch) -> list[Tensor]:
+    """Divide logits, (S, C) and perhaps slack rows, by sequences."""
+    return list(torch.split(packed[: len(batch.input_ids)], batch.sequence_lengths.tolist()))
 
 
 class BestTokens(NamedTuple):
@@ -142,89 +226,21 @@ class BestTokens(NamedTuple):
 
 
 @torch.no_grad()
-def best_tokens(model: nn.Module, batch: PretrainBatch, top_k: int, precision: str = "fp32") -> BestTokens:
+def best_tokens(model: nn.Module, batch: Batch, top_k: int, precision: str = "fp32") -> BestTokens:
     """Return the most probable tokens at each masked position."""
-    probabilities = torch.softmax(_logits_at_masks(model, batch, "masked_lm", precision), -1)
+    probabilities = torch.softmax(outputs(model, batch, precision).logits["masked_lm"].float(), -1)
     best = probabilities.topk(min(top_k, probabilities.shape[-1]), -1)
     return BestTokens(best.indices.cpu().numpy(), best.values.cpu().numpy())
 
 
 @torch.no_grad()
 def log_probabilities(
-    model: nn.Module, batch: PretrainBatch, head: str, tokens: NDArray[np.int64], precision: str = "fp32"
+    model: nn.Module, batch: Batch, head: str, tokens: NDArray[np.int64], precision: str = "fp32"
 ) -> NDArray[np.float64]:
     """Return the log-probability of `tokens`, one for each masked position, (M,), by the head "masked_lm" or "next_token"."""
-    logits = _logits_at_masks(model, batch, head, precision)
+    logits = outputs(model, batch, precision).logits[head].float()
     chosen = logits.gather(1, _tensor(tokens, logits.device)[:, None]).squeeze(1)
     return (chosen.double() - logits.logsumexp(-1).double()).cpu().numpy()
-
-
-def _logits_at_masks(model: nn.Module, batch: PretrainBatch, head: str, precision: str) -> Tensor:
-    """Return the logits at each masked position, (M, V)."""
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits = model(*device_inputs.tokens(batch), device_inputs.rows(batch.masked_positions)).logits[head]
-    return logits[: len(batch.masked_positions)].float()  # type: ignore[no-any-return]
-
-
-def task_losses(
-    model: nn.Module, batch: TaskBatch, precision: str = "fp32", label_smoothing: float = 0.0
-) -> dict[str, LossTerm]:
-    """Run the model on a labelled packed batch; return the loss of its head, keyed by the head's name.
-
-    sequence: cross-entropy over the labels; for multi-label tasks binary cross-entropy of each label; for a regression
-        squared error, in the units of `label_scale`.
-    token: cross-entropy of every labelled token. This loss and the cross-entropy of "sequence" use the batch's class weights.
-    choice: cross-entropy over the endings.
-    span: the mean of the cross-entropies of start and end, each over the tokens of its sequence (google-research/bert
-        run_squad.py, lines 642-662); Hugging Face's softmax includes the padding.
-    generation: cross-entropy of every target token, with label smoothing.
-    """
-    if batch.target_ids is not None:
-        return {batch.head: _generation_loss(model, batch, precision, label_smoothing)}
-    return {batch.head: task_loss(model, batch, head_logits(model, batch, precision))}
-
-
-def _generation_loss(model: nn.Module, batch: TaskBatch, precision: str, label_smoothing: float) -> LossTerm:
-    assert batch.labels is not None, "no texts to learn from"
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits = model(*device_inputs.tokens(batch), targets=device_inputs.targets(batch)).logits[batch.head]
-    loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
-    labels = device_inputs.rows(batch.labels, IGNORED)
-    return loss(logits, labels, count=len(batch.labels), label_smoothing=label_smoothing)
-
-
-def task_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
-    """Return the loss of the logits of a labelled batch, as `task_losses` describes it."""
-    assert batch.labels is not None, "no labels to learn from"
-    term: LossTerm = plugins.get("head_loss", batch.head)(model, batch, logits)
-    return term
-
-
-@plugins.option("head_loss", "sequence")
-@plugins.option("head_loss", "token")
-def label_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
-    """Return the loss of labels, of numbers, or of several labels at once."""
-    assert batch.labels is not None
-    device = logits.device
-    if batch.labels.dtype.kind != "f":
-        labelled = np.flatnonzero(batch.labels != IGNORED)  # on the host, to avoid waiting for the device
-        weights = None if batch.class_weights is None else _tensor(batch.class_weights, device)
-        labels = _tensor(batch.labels[labelled], device)
-        return cross_entropy(logits[_tensor(labelled, device)], labels, weights, batch.loss_counts[batch.head])
-    labels = _tensor(batch.labels, device)
-    if batch.labels.ndim == 1:
-        scale = label_scale(model)
-        return squared_error(logits.squeeze(1) / scale, labels / scale)
-    return binary_cross_entropy(logits, labels)
-
-
-@plugins.option("head_loss", "choice")
-def choice_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
-    """Return the cross-entropy over the endings of each example."""
-    assert batch.labels is not None
-    return cross_entropy(logits.view(-1, batch.num_choices), _tensor(batch.labels, logits.device))
 
 
 @dataclass(frozen=True)
@@ -236,37 +252,13 @@ class HeadOutput:
 
 
 @torch.no_grad()
-def task_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32") -> HeadOutput:
-    """Run the model on a packed batch; return the logits of each sequence, and the loss if the batch has labels.
+def task_logits(model: nn.Module, batch: Batch, head: str, precision: str = "fp32") -> HeadOutput:
+    """Run the model on a packed batch; return the logits of each sequence by a head, and its loss if the batch has labels.
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    packed = head_logits(model, batch, precision, only_pooled=head_of(batch.head).is_pooled)
-    loss = None if batch.labels is None else task_loss(model, batch, packed)
+    is_pooled = head_of(head).is_pooled
+    packed = _run(model, batch, precision, only_pooled=is_pooled).logits[head]
+    loss = head_losses(model, batch, {head: packed}).get(head)
     logits = packed.float().cpu()
-    if not head_of(batch.head).is_pooled:
-        return HeadOutput([part.numpy() for part in _by_sequence(logits, batch.sequence_lengths)], loss)
-    return HeadOutput(list(logits.numpy()), loss)
-
-
-def head_logits(model: nn.Module, batch: TaskBatch, precision: str = "fp32", only_pooled: bool = False) -> Tensor:
-    """Run the model on a packed batch; return the logits of its head: (B, C), (S, C) for tags, (S, 2) for spans, (B, 1) for choices."""
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        logits: Tensor = model(*device_inputs.tokens(batch), only_pooled=only_pooled).logits[batch.head]
-    return logits[: batch.num_tokens]  # drops slack rows; has no effect for heads with one row per sequence
-
-
-@plugins.option("head_loss", "span")
-def span_loss(model: nn.Module, batch: TaskBatch, logits: Tensor) -> LossTerm:
-    """Return the loss of logits (S, 2), given the first and last token of each answer, (B, 2)."""
-    assert batch.labels is not None
-    rows, labels = _by_sequence(logits, batch.sequence_lengths), _tensor(batch.labels, logits.device)
-    by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
-    start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
-    is_correct = by_sequence.detach().argmax(1) == labels  # (B, 2)
-    return LossTerm((start.sum + end.sum) / 2, len(labels), is_correct.all(1).sum())
-
-
-def _by_sequence(packed: Tensor, sequence_lengths: NDArray[np.int64]) -> list[Tensor]:
-    return list(torch.split(packed, sequence_lengths.tolist()))
+    return HeadOutput([part.numpy() for part in (logits if is_pooled else _by_sequence(logits, batch))], loss)

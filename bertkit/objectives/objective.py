@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from bertkit.base import plugins
-from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import named
 from bertkit.base.typed_settings import build
 from bertkit.data.data_config import MaskingConfig
 from bertkit.model.head.head import head_of
 from bertkit.model.heads import Accompanied, BertWithHeads, Trained
-from bertkit.objectives.losses import pretraining_losses, task_losses
-from bertkit.train.losses import Losses, LossTerm
+from bertkit.objectives.losses import batch_losses
+from bertkit.train.losses import LossTerm
 from bertkit.train.micro_batches import NumberedBatches
-
-Batch = PretrainBatch | TaskBatch
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class Objective:
     heads: ClassVar[tuple[str, ...] | None] = None
     # of text for `Pretraining`, as `segments=pairs` in `pretrain`: the next sentence head, too, takes pairs
     takes_pairs: ClassVar[bool] = False
-    label_smoothing = 0.0  # of generated texts
     masking = MaskingConfig(
         0.15, 0.8, 0.1
     )  # of text for `Pretraining`, as in BERT; the command `pretrain` has settings for it
@@ -74,7 +71,7 @@ class Objective:
         """
         return None
 
-    def prepare(self, batch: Any, moment: Moment) -> Any:
+    def prepare(self, batch: Batch, moment: Moment) -> Batch:
         """Return what is made of a drawn micro-batch in this step; it depends on the batch and the moment alone."""
         return batch
 
@@ -82,15 +79,13 @@ class Objective:
         """Prepare the micro-batches of a step."""
         return [(number, self.prepare(batch, Moment(step, steps, number, seed))) for number, batch in drawn]
 
-    def counts(self, batch: Any) -> Mapping[str, float]:
+    def counts(self, batch: Batch) -> Mapping[str, float]:
         """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions."""
-        return cast(Mapping[str, float], batch.loss_counts)
+        return batch.loss_counts
 
-    def losses(self, model: nn.Module, batch: Any, precision: str = "fp32") -> dict[str, LossTerm]:
+    def losses(self, model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
         """Run the model on a prepared micro-batch, and return a term for each of `counts`, summed over its predictions."""
-        if isinstance(batch, PretrainBatch):
-            return pretraining_losses(model, batch, precision)
-        return task_losses(model, batch, precision, self.label_smoothing)
+        return batch_losses(model, batch, precision)
 
 
 class MaskedLM(Objective):
@@ -132,13 +127,6 @@ def options_of(objective: Objective) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items() if is_plain(value)}
 
 
-class BuiltIn(Objective):
-    """The objective of a command without a plug-in; it runs the model once for a micro-batch, as recorded passes need it."""
-
-    def __init__(self, losses: Losses) -> None:
-        self.losses = losses  # type: ignore[method-assign, assignment]
-
-
 def accompanied(model: BertWithHeads, objective: Objective, seed: int) -> Trained:
     """Return what is trained: the model, with what the objective trains beside it."""
     with torch.random.fork_rng(devices=[]):
@@ -147,14 +135,13 @@ def accompanied(model: BertWithHeads, objective: Objective, seed: int) -> Traine
     return model if beside is None else Accompanied(model, beside.to(next(model.parameters()).device))
 
 
-def make_objective(name: str, options: Mapping[str, object], losses: Losses, label_smoothing: float = 0.0) -> Objective:
-    """Make the objective of a run: one of these losses, or a plug-in; raises InputError if that is no `Objective`."""
-    if name == plugins.SLOTS["objective"].default or not plugins.is_plugin("objective", name):
-        return BuiltIn(losses)
+def make_objective(name: str, options: Mapping[str, object]) -> Objective:
+    """Make the objective of a run; raises InputError if a plug-in's is no `Objective`."""
+    if not plugins.is_plugin("objective", name):
+        return Objective()
     made = plugins.bind("objective", name, options)()
     if not isinstance(made, Objective):
         raise plugins.wrong_result("objective", name, made, "an object of a class derived from bertkit.Objective")
-    made.label_smoothing = label_smoothing
     return Checked(made, name)
 
 
@@ -178,10 +165,10 @@ class Checked(Objective):
         return made
 
     def prepare(self, batch: Batch, moment: Moment) -> Batch:
-        """Return what the plug-in makes of a batch, of the same kind."""
+        """Return what the plug-in makes of a batch."""
         prepared = self.inner.prepare(batch, moment)
-        if type(prepared) is not type(batch):
-            raise plugins.wrong_result("objective", self.name, prepared, f"a {type(batch).__name__}, from prepare")
+        if not isinstance(prepared, Batch):
+            raise plugins.wrong_result("objective", self.name, prepared, "a Batch, from prepare")
         return prepared
 
     def counts(self, batch: Batch) -> Mapping[str, float]:

@@ -29,7 +29,7 @@ from bertkit.display.console import Progress
 from bertkit.display.report import write_report
 from bertkit.launch.world import SAME_REQUEST_SECONDS, STOP_SIGNALS, stopped_line, world_from_environment
 from bertkit.model.recorded import forget_passes, record_passes
-from bertkit.objectives.objective import BuiltIn
+from bertkit.objectives.objective import Objective
 from bertkit.run.job import AnyJob, Due, Evaluation
 from bertkit.run.opening import announce, open_run
 from bertkit.run.state import TrainingState
@@ -152,7 +152,7 @@ class Trainer:
 def _recorded(state: TrainingState, job: AnyJob) -> Iterator[None]:
     """Record the passes of a single process on a GPU until training ends; recomputed layers and the passes of plug-ins cannot be recorded."""
     is_alone = state.accelerator.device.type == "cuda" and state.accelerator.num_processes == 1
-    if is_alone and job.settings.recompute == "none" and isinstance(job.objective, BuiltIn):
+    if is_alone and job.settings.recompute == "none" and type(job.objective).losses is Objective.losses:
         record_passes(state.bare_model)
     try:
         yield

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.batch import IGNORED, TaskBatch
+from bertkit.base.batch import IGNORED, Batch, Target
 from bertkit.data.batches.keyed_random import Stream, permute
 from bertkit.model.head.head import head_of
 from bertkit.tasks.feature import Feature, Label
@@ -84,6 +84,7 @@ class FeatureBatches:
         """
         self.head, self.num_choices, self.labels_tokens = head, num_choices, head_of(head).labels_tokens
         self.class_weights: NDArray[np.float64] | None = None  # of each label in the loss, (C,); None for equal weights
+        self.label_smoothing = 0.0  # in the loss of generated texts
         sizes, input_ids, token_type_ids, token_labels = (array(code) for code in "qibq")
         target_sizes, target_ids = array("q"), array("i")
         labels: list[Label] = []
@@ -124,31 +125,30 @@ class FeatureBatches:
             return items[np.argsort(self.lengths[items], kind="stable")]
         return items[np.lexsort((self._targets.lengths[items], self._inputs.lengths[items]))]
 
-    def take(self, items: NDArray[np.int64]) -> TaskBatch:
+    def take(self, items: NDArray[np.int64]) -> Batch:
         """Pack items, in this order, into one batch."""
         chosen = (items[:, None] * self.num_choices + np.arange(self.num_choices)).reshape(-1)
         tokens = self._inputs.indices(chosen)
-        labels, targets, target_ids, target_lengths = self.labels, self._targets, None, None
+        labels, targets, decoder_ids, decoder_lengths = self.labels, self._targets, None, None
         if labels is not None:
             labels = labels[tokens if self.labels_tokens else chosen[:: self.num_choices]]
         if targets is not None:  # the decoder reads all tokens but the last, and predicts all but the first
             inputs = targets.indices(items, num_left_out=1)
-            target_ids, target_lengths, labels = targets.at(inputs), targets.lengths[items] - 1, targets.at(inputs + 1)
-        return TaskBatch(
-            head=self.head,
+            decoder_ids, decoder_lengths = targets.at(inputs), targets.lengths[items] - 1
+            labels = targets.at(inputs + 1)
+        target = None if labels is None else Target(labels, None, self.class_weights, self.label_smoothing)
+        return Batch(
             input_ids=self._inputs.at(tokens),
             token_type_ids=self._token_type_ids[tokens].astype(np.int64),
             sequence_lengths=self._inputs.lengths[chosen],
-            labels=labels,
-            num_choices=self.num_choices,
-            class_weights=self.class_weights,
-            target_ids=target_ids,
-            target_lengths=target_lengths,
+            targets={} if target is None else {self.head: target},
+            decoder_ids=decoder_ids,
+            decoder_lengths=decoder_lengths,
         )
 
     def batches_of(
         self, micro_tokens: int, process: int, num_processes: int, micro_items: int | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], TaskBatch]]:
+    ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Yield the batches of a process, with the numbers of their items; all items together are sorted by length."""
         order = self.shortest_first(np.arange(len(self)))
         parts = Cut(micro_tokens, micro_items, 1).parts(self.lengths[order]) if len(order) else []
@@ -199,7 +199,7 @@ class TrainingOrder:
         items = self.batches.shortest_first(self.items(step))
         return [items[part.start : part.stop] for part in self.cut.parts(self.batches.lengths[items])]
 
-    def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, TaskBatch]]:
+    def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, Batch]]:
         """Return the consecutive micro-batches of a process in a step, with their numbers in the step."""
         parts = self._parts(step)
         own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import MaskFeature, pieces
@@ -73,17 +73,11 @@ class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
         return {"id": example.id, "text": example.text, "masks": prediction}
 
 
-def pack(features: Sequence[MaskFeature]) -> PretrainBatch:
+def pack(features: Sequence[MaskFeature]) -> Batch:
     """Pack features into one batch; the labels are unknown and set to zero."""
     lengths = np.array([len(feature.input_ids) for feature in features], np.int64)
     starts = np.cumsum(lengths) - lengths
     positions = [int(start) + mask for start, own in zip(starts, features, strict=True) for mask in own.masks]
     input_ids = np.array([piece for feature in features for piece in feature.input_ids], np.int64)
-    return PretrainBatch(
-        input_ids=input_ids,
-        token_type_ids=np.zeros_like(input_ids),
-        sequence_lengths=lengths,
-        masked_positions=np.array(positions, np.int64),
-        masked_labels=np.zeros(len(positions), np.int64),
-        next_sentence_labels=None,
-    )
+    masks = Target(np.zeros(len(positions), np.int64), np.array(positions, np.int64))
+    return Batch(input_ids, np.zeros_like(input_ids), lengths, {"masked_lm": masks})

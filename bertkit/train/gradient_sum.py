@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, distributed, nn
 
-from bertkit.train.micro_batches import MicroBatch, NumberedBatches, local_parts
+from bertkit.base.batch import Batch
+from bertkit.train.micro_batches import NumberedBatches, local_parts
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -44,9 +45,7 @@ class ForwardPass:
     sums: Tensor  # numbers for the report, in float64, to be summed over the global batch
 
 
-Forward = Callable[
-    [int, MicroBatch], ForwardPass
-]  # takes the number of a micro-batch in the global batch, and the batch
+Forward = Callable[[int, Batch], ForwardPass]  # takes the number of a micro-batch in the global batch, and the batch
 
 
 class GradientSum(Protocol):

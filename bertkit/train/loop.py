@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bertkit.base.batch import Batch
 from bertkit.train.gradient_sum import ForwardPass, GradientSum, gradient_sum, sum_over_processes
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses, LossTerm
-from bertkit.train.micro_batches import MicroBatch, NumberedBatches
+from bertkit.train.micro_batches import NumberedBatches
 from bertkit.train.optimizer import Optimizer, clip_global_norm
 from bertkit.train.step_report import NO_SKIPS, Numbers, Skips, StepNumbers, StepReport
 
@@ -121,7 +122,7 @@ def optimizer_step(
     optimizer, loss_scale = learner.optimizer, learner.loss_scale
     factor = 1.0 if loss_scale is None else loss_scale.factor
 
-    def forward(number: int, batch: MicroBatch) -> ForwardPass:
+    def forward(number: int, batch: Batch) -> ForwardPass:
         _seed_dropout(course.seed, step, number)
         terms = learner.losses(learner.model, batch)
         # a loss without predictions is 0, with a gradient of 0, since every parameter needs a gradient in every step

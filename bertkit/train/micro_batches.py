@@ -1,8 +1,8 @@
 """How a global batch is cut into micro-batches, and which process takes which of them; `gradient_sum.py` adds their gradients."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
+from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError
 
 # tokens in one forward pass, for batch.micro_tokens=auto: on a CPU they fit the cache, on a GPU they keep it busy
@@ -10,19 +10,7 @@ AUTO_MICRO_TOKENS = {"cpu": 2048, "cuda": 65536}
 MIN_PARTS = 4  # so that any run can resume with 1, 2 or 4 processes
 
 
-class MicroBatch(Protocol):
-    """The properties of a batch that the training loop uses."""
-
-    @property
-    def loss_counts(self) -> Mapping[str, float]:
-        """The divisor of each loss: its number of predictions, or the sum of their weights."""
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens without padding."""
-
-
-NumberedBatches = Sequence[tuple[int, MicroBatch]]  # micro-batches in one step, with their numbers in the global batch
+NumberedBatches = Sequence[tuple[int, Batch]]  # micro-batches in one step, with their numbers in the global batch
 
 
 def micro_batch_ranges(num_sequences: int, micro_sequences: int) -> list[tuple[int, int]]:

@@ -66,24 +66,25 @@ class Smart(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts twice."""
-        return {**batch.loss_counts, "smoothness": len(batch.labels)}
+        return {**batch.loss_counts, "smoothness": len(batch.sequence_lengths)}
 
     def losses(self, model, batch, precision):
         """Return the task's loss and the weighted change in both directions; squared differences for a regression."""
-        logits = bertkit.head_logits(model, batch, precision)
+        (head,) = batch.targets
+        logits = bertkit.outputs(model, batch, precision).logits[head]
         matrix, lengths = bare(model).bert.embeddings.token.weight, batch.sequence_lengths.tolist()
         noise = self.start * torch.randn(sum(lengths), matrix.shape[1], device=matrix.device)
         change = self.change(model, batch, precision, logits.detach(), noise.requires_grad_())
         slope = torch.autograd.grad(change, noise)[0]
         delta = (noise + self.step * slope / by_text(slope, lengths, largest=True)).detach()
         change = self.change(model, batch, precision, logits, delta)
-        term = bertkit.LossTerm(self.weight * change, len(batch.labels), None)
-        return {batch.head: bertkit.task_loss(model, batch, logits), "smoothness": term}
+        term = bertkit.LossTerm(self.weight * change, len(batch.sequence_lengths), None)
+        return {**bertkit.head_losses(model, batch, {head: logits}), "smoothness": term}
 
     def change(self, model, batch, precision, logits, delta):
         """Return the sum of the divergences of the predictions with and without `delta`."""
         with moved(model, delta):
-            others = bertkit.head_logits(model, batch, precision)
+            (others,) = bertkit.outputs(model, batch, precision).logits.values()
         if logits.shape[-1] == 1:
             return F.mse_loss(others, logits, reduction="sum")
         first, second = F.log_softmax(logits.float(), -1), F.log_softmax(others.float(), -1)

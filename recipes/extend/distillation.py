@@ -28,21 +28,22 @@ class Distillation(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts for the teacher's logits, and the number of tokens for its layers."""
-        return {**batch.loss_counts, "logits": len(batch.labels), "layers": batch.num_tokens}
+        return {**batch.loss_counts, "logits": len(batch.sequence_lengths), "layers": batch.num_tokens}
 
     def losses(self, model, batch, precision):
         """Return the three losses; that of the logits is multiplied by the square of the temperature, by which its gradient is divided."""
         own = bertkit.outputs(model, batch, precision, hidden_states=True)
         with torch.no_grad():
             theirs = bertkit.outputs(self.teacher, batch, precision, hidden_states=True)
-        pairs = own.logits[batch.head], theirs.logits[batch.head]
+        (head,) = batch.targets
+        pairs = own.logits[head], theirs.logits[head]
         logs = [torch.log_softmax(logits.float() / self.temperature, -1) for logits in pairs]
         difference = F.kl_div(*logs, reduction="sum", log_target=True) * self.temperature**2
         every = len(theirs.hidden_states[1:]) // len(self.maps)
         layers = zip(self.maps, own.hidden_states[1:], theirs.hidden_states[every::every], strict=True)
         distance = sum(F.mse_loss(to(x.float()), y.float()) for to, x, y in layers) / len(self.maps) * batch.num_tokens
         return {
-            batch.head: bertkit.task_loss(model, batch, own.logits[batch.head]),
-            "logits": bertkit.LossTerm(self.weight * difference, len(batch.labels), None),
+            **bertkit.head_losses(model, batch, own.logits),
+            "logits": bertkit.LossTerm(self.weight * difference, len(batch.sequence_lengths), None),
             "layers": bertkit.LossTerm(self.layers_weight * distance, batch.num_tokens, None),
         }

@@ -24,11 +24,11 @@ class MixedNextToken(bertkit.Objective):
     def prepare(self, batch, moment):
         """Choose the causal sequences."""
         is_causal = moment.random().random(len(batch.sequence_lengths)) < self.share
-        return dataclasses.replace(batch, targets={"is_causal": is_causal})
+        return dataclasses.replace(batch, targets={**batch.targets, "is_causal": bertkit.Target(is_causal)})
 
     def parts(self, batch):
         """Yield name, sequences, weight, the places that predict, and what they predict, for both kinds."""
-        is_causal = batch.targets["is_causal"]
+        is_causal = batch.targets["is_causal"].labels
         masked, causal = batch.part(~is_causal), batch.part(is_causal)
         yield "masked", masked, 1 - self.share, masked.masked_positions - 1, masked.masked_labels
         ids = causal.original_ids

@@ -20,9 +20,8 @@ class FallingMasks(bertkit.Objective):
         is_kept = moment.random().random(len(positions)) < 1 - (1 - self.last) * moment.share
         ids = batch.input_ids.copy()
         ids[positions[~is_kept]] = labels[~is_kept]
-        return dataclasses.replace(
-            batch, input_ids=ids, masked_positions=positions[is_kept], masked_labels=labels[is_kept]
-        )
+        masks = bertkit.Target(labels[is_kept], positions[is_kept])
+        return dataclasses.replace(batch, input_ids=ids, targets={**batch.targets, "masked_lm": masks})
 
 
 @bertkit.objective("r_drop")
@@ -34,17 +33,18 @@ class RDrop(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts twice."""
-        return {**batch.loss_counts, "difference": len(batch.labels)}
+        return {**batch.loss_counts, "difference": len(batch.sequence_lengths)}
 
     def losses(self, model, batch, precision):
         """Return the mean of the two losses, and the weighted divergence in both directions."""
-        first, second = (bertkit.head_logits(model, batch, precision) for _ in range(2))
-        terms = [bertkit.task_loss(model, batch, logits) for logits in (first, second)]
-        logs = [F.log_softmax(logits.float(), -1) for logits in (first, second)]
+        (head,) = batch.targets
+        passes = [bertkit.outputs(model, batch, precision).logits for _ in range(2)]
+        terms = [bertkit.head_losses(model, batch, logits)[head] for logits in passes]
+        logs = [F.log_softmax(logits[head].float(), -1) for logits in passes]
         pairs = (logs, logs[::-1])
         both = sum(F.kl_div(own, other, reduction="sum", log_target=True) for own, other in pairs) / 2
         mean = dataclasses.replace(terms[0], sum=(terms[0].sum + terms[1].sum) / 2)
         return {
-            batch.head: mean,
-            "difference": bertkit.LossTerm(self.weight * both, len(batch.labels), None),
+            head: mean,
+            "difference": bertkit.LossTerm(self.weight * both, len(batch.sequence_lengths), None),
         }

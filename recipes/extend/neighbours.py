@@ -33,15 +33,14 @@ class Neighbours(bertkit.Objective):
             input_ids=np.insert(ids, ends - seconds, ids[:1].repeat(len(ends))),
             token_type_ids=np.zeros(len(ids) + len(ends), np.int64),
             sequence_lengths=np.stack([batch.sequence_lengths - seconds, seconds + 1], 1).reshape(-1),
-            masked_positions=np.zeros(0, np.int64),
-            masked_labels=np.zeros(0, np.int64),
-            next_sentence_labels=None,
-            targets={"are_neighbours": batch.next_sentence_labels == 0},  # B of the others is from another document
+            targets={
+                "neighbours": bertkit.Target(batch.targets["next_sentence"].labels == 0)
+            },  # others: from another document
         )
 
     def counts(self, batch):
         """Return the number of segments, each of which looks for its neighbour."""
-        return {"neighbours": 2 * int(batch.targets["are_neighbours"].sum())}
+        return {"neighbours": 2 * int(batch.targets["neighbours"].labels.sum())}
 
     def losses(self, model, batch, precision):
         """Compare the first segments with all second ones, and the second ones with all first ones."""
@@ -49,6 +48,6 @@ class Neighbours(bertkit.Objective):
         lengths = torch.from_numpy(batch.sequence_lengths).to(hidden.device)
         vectors = F.normalize(pooled(hidden.float(), lengths, ("mean",)), dim=-1)
         cosines = vectors[::2] @ vectors[1::2].T / self.temperature
-        numbers = torch.from_numpy(np.flatnonzero(batch.targets["are_neighbours"])).to(hidden.device)
+        numbers = torch.from_numpy(np.flatnonzero(batch.targets["neighbours"].labels)).to(hidden.device)
         there, back = (bertkit.cross_entropy(scores[numbers], numbers) for scores in (cosines, cosines.T))
         return {"neighbours": bertkit.LossTerm(there.sum + back.sum, 2 * len(numbers), there.correct + back.correct)}

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from common import BERTKIT, DATA, ROUNDS, Options, parsed, prepared_text, write_text
 from rounds import Ready, System, compare
-from training import Pairs, transformers, unmasked
+from training import Pairs, transformers
 
 TEXT: Options = {
     "what": {"choices": ["text", "batches"]},
@@ -114,7 +114,7 @@ def their_batches(pairs: Pairs) -> Ready:
     size = pairs.batch_sequences
     batch = pairs.sampler.take(np.arange(pairs.sampler.epoch_length // size * size))
     tokenizer = transformers().AutoTokenizer.from_pretrained(pairs.data_dir / "tokenizer")
-    ids, borders = unmasked(batch), np.cumsum(batch.sequence_lengths)[:-1]
+    ids, borders = batch.original_ids, np.cumsum(batch.sequence_lengths)[:-1]
     is_special = np.isin(ids, tokenizer.all_special_ids).astype(np.int64)
     columns = {"input_ids": ids, "token_type_ids": batch.token_type_ids, "special_tokens_mask": is_special}
     rows = datasets.Dataset.from_dict({name: np.split(values, borders) for name, values in columns.items()})

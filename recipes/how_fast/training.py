@@ -3,7 +3,6 @@
 import argparse
 import functools
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from rounds import Ready, System
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.base.batch import IGNORED, Batch, Target
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
@@ -25,7 +24,7 @@ from bertkit.interop.load import load_packed
 from bertkit.kernels import fast
 from bertkit.model.layers import compile_layers, missing_for
 from bertkit.model.recorded import record_passes
-from bertkit.objectives.losses import pretraining_losses, task_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 from bertkit.train import loop
@@ -57,32 +56,25 @@ class Pairs:
         masking = MaskingConfig(0.15, 0.8, 0.1)
         return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
 
-    def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch | TaskBatch:
+    def of_step(self, step: int, num_steps: int = 1) -> Batch:
         """Return the batch of a step, or of several together: packed, the shortest sequence first."""
         size = self.batch_sequences * num_steps
         batch = self.sampler.take(np.arange(size) + step * size)
         if self.is_masked:
             return batch
-        labels = batch.next_sentence_labels
-        return TaskBatch("sequence", unmasked(batch), batch.token_type_ids, batch.sequence_lengths, labels)
+        labels = {"sequence": batch.targets["next_sentence"]}
+        return Batch(batch.original_ids, batch.token_type_ids, batch.sequence_lengths, labels)
 
-    def micro_batches(self, step: int) -> list[tuple[int, PretrainBatch | TaskBatch]]:
+    def micro_batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the batch of a step as its numbered micro-batches: one."""
         return [(0, self.of_step(step))]
-
-
-def unmasked(batch: PretrainBatch) -> NDArray[np.int64]:
-    """Return the tokens of a batch before masking."""
-    ids = batch.input_ids.copy()
-    ids[batch.masked_positions] = batch.masked_labels
-    return ids
 
 
 @dataclass(frozen=True)
 class FullSequences(Pairs):
     """Batches in which all sequences have exactly `max_seq_length` tokens, three in twenty of them masked."""
 
-    def of_step(self, step: int, num_steps: int = 1) -> PretrainBatch:
+    def of_step(self, step: int, num_steps: int = 1) -> Batch:
         """Return a batch cut from running text."""
         size, length = self.batch_sequences * num_steps, self.max_seq_length
         dataset = open_prepared(self.data_dir)
@@ -91,7 +83,8 @@ class FullSequences(Pairs):
         labels = ids[masked].copy()
         ids[masked] = dataset.tokenizer.facts.mask
         types = np.tile(np.arange(length) >= length // 2, size).astype(np.int64)
-        return PretrainBatch(ids, types, np.full(size, length), masked, labels, (np.arange(size) + step) % 2)
+        targets = {"masked_lm": Target(labels, masked), "next_sentence": Target((np.arange(size) + step) % 2)}
+        return Batch(ids, types, np.full(size, length), targets)
 
 
 @dataclass(frozen=True)
@@ -101,13 +94,13 @@ class Texts(Pairs):
     lengths: tuple[int, ...] = ()
     head: str = "sequence"
 
-    def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:
+    def of_step(self, step: int, num_steps: int = 1) -> Batch:
         """Return the batch of a step, or of several together: packed, the shortest text first."""
         drawn = np.random.default_rng(step).random(self.batch_sequences * num_steps) * (len(self.lengths) - 1)
         lengths = np.sort(np.rint(np.interp(drawn, np.arange(len(self.lengths)), self.lengths)).astype(np.int64))
         ids = running_text(open_prepared(self.data_dir), int(lengths.sum()))
         labels = np.stack([lengths // 3, lengths // 2], 1) if self.head == "span" else np.arange(len(lengths)) % 2
-        return TaskBatch(self.head, ids, np.zeros_like(ids), lengths, labels)
+        return Batch(ids, np.zeros_like(ids), lengths, {self.head: Target(labels)})
 
 
 @dataclass(frozen=True)
@@ -124,12 +117,12 @@ class Translations:
         cut = Cut(AUTO_MICRO_TOKENS[self.device], None, 2)
         return TrainingOrder(FeatureBatches(self.features, "generation"), self.batch_sequences, 0, cut)
 
-    def of_step(self, step: int, num_steps: int = 1) -> TaskBatch:
+    def of_step(self, step: int, num_steps: int = 1) -> Batch:
         """Return the batch of a step, or of several together: packed, the shortest source first."""
         items = np.concatenate([self.order.items(step + number) for number in range(num_steps)])
         return self.order.batches.take(self.order.batches.shortest_first(items))
 
-    def micro_batches(self, step: int) -> list[tuple[int, TaskBatch]]:
+    def micro_batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the batch of a step as its numbered micro-batches."""
         return self.order.micro_batches(step, 0, 1)
 
@@ -170,8 +163,6 @@ def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: 
 
 def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready:
     """Train with the loop of `pretrain` and `finetune`."""
-    is_pretraining = training.their_class == "BertForPreTraining"
-    losses: Callable[..., Any] = pretraining_losses if is_pretraining else task_losses
     accelerator = make_accelerator(training.device, 1)
     loaded, _ = load_packed(training.model_dir)
     loaded.use(fast.choose("plain" if is_plain else "auto"))
@@ -184,7 +175,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
 
     def first_losses() -> list[float]:
         model.eval()
-        found = [losses(model, training.batches.of_step(0), each) for each in ("fp32", precision)]
+        found = [batch_losses(model, training.batches.of_step(0), each) for each in ("fp32", precision)]
         model.train()
         return [float(np.log(sum(float(term.sum / term.count) for term in terms.values()))) for terms in found]
 
@@ -194,7 +185,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready
 
     def work(number: int) -> float:
         batches = [micro_batches(step) for step in training.steps(number)]
-        learner = Learner(accelerator, model, optimizer, functools.partial(losses, precision=precision))
+        learner = Learner(accelerator, model, optimizer, functools.partial(batch_losses, precision=precision))
         course = Course(lambda step: batches[step], lambda step: 1e-4, 0, len(batches), max_grad_norm=1.0, seed=0)
         return sum(report.num_tokens for report in loop.train(learner, course, should_sync=lambda step: False))
 
@@ -268,9 +259,7 @@ def transformers() -> Any:
     return transformers
 
 
-def padded(
-    batch: PretrainBatch | TaskBatch, width: int | None, device: str = "cpu", chosen: slice = slice(None)
-) -> Inputs:
+def padded(batch: Batch, width: int | None, device: str = "cpu", chosen: slice = slice(None)) -> Inputs:
     """Return the sequences of a packed batch padded to `width`, or to the longest, as transformers expects them."""
 
     def rows(values: NDArray[Any] | None, lengths: NDArray[np.int64], padding: int = 0) -> Tensor:
@@ -282,19 +271,20 @@ def padded(
 
     ids, lengths = batch.input_ids, batch.sequence_lengths
     inputs = {"input_ids": rows(ids, lengths), "attention_mask": rows(np.ones_like(ids), lengths)}
-    if isinstance(batch, TaskBatch) and batch.target_ids is not None and batch.target_lengths is not None:
-        inputs["decoder_input_ids"] = rows(batch.target_ids, batch.target_lengths)
-        inputs["decoder_attention_mask"] = rows(np.ones_like(batch.target_ids), batch.target_lengths)
-        inputs["labels"] = rows(batch.labels, batch.target_lengths, IGNORED)
+    if batch.decoder_ids is not None and batch.decoder_lengths is not None:
+        inputs["decoder_input_ids"] = rows(batch.decoder_ids, batch.decoder_lengths)
+        inputs["decoder_attention_mask"] = rows(np.ones_like(batch.decoder_ids), batch.decoder_lengths)
+        inputs["labels"] = rows(batch.targets["generation"].labels, batch.decoder_lengths, IGNORED)
         return {name: values.to(device) for name, values in inputs.items()}
     inputs["token_type_ids"] = rows(batch.token_type_ids, lengths)
-    if isinstance(batch, TaskBatch):
-        labels = torch.from_numpy(np.asarray(batch.labels)[chosen])
+    if "masked_lm" not in batch.targets:
+        ((head, target),) = batch.targets.items()
+        labels = torch.from_numpy(target.labels[chosen])
         span = {"start_positions": labels[..., 0], "end_positions": labels[..., -1]}
-        inputs |= span if batch.head == "span" else {"labels": labels}
+        inputs |= span if head == "span" else {"labels": labels}
     else:
         masked = np.full(len(ids), IGNORED)
         masked[batch.masked_positions] = batch.masked_labels
         inputs["labels"] = rows(masked, lengths, IGNORED)
-        inputs["next_sentence_label"] = torch.from_numpy(np.asarray(batch.next_sentence_labels)[chosen])
+        inputs["next_sentence_label"] = torch.from_numpy(batch.targets["next_sentence"].labels[chosen])
     return {name: values.to(device) for name, values in inputs.items()}

@@ -17,12 +17,12 @@ import transformers
 from conftest import POSITIONS, small_model
 
 from bertkit import export_model
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.model.bert_config import DecoderConfig
 from bertkit.model.head.head import any_pooled
-from bertkit.objectives.losses import task_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 from bertkit.train import loop
@@ -65,19 +65,20 @@ def make_features(kind: str, vocab_size: int, rng: np.random.Generator) -> list[
     return features
 
 
-def theirs_of(batch: TaskBatch) -> dict[str, torch.Tensor]:
+def theirs_of(batch: Batch) -> dict[str, torch.Tensor]:
     """The same batch as Hugging Face's classes take it."""
-    shape = (-1, batch.num_choices, LENGTH) if batch.head == "choice" else (-1, LENGTH)
+    ((head, target),) = batch.targets.items()
+    shape = (-1, 2, LENGTH) if head == "choice" else (-1, LENGTH)
     inputs = {name: torch.from_numpy(getattr(batch, name)).view(shape) for name in ("input_ids", "token_type_ids")}
-    labels = torch.from_numpy(np.asarray(batch.labels))
-    if batch.head == "generation":  # all of segment 0
-        assert batch.target_ids is not None
+    labels = torch.from_numpy(target.labels)
+    if head == "generation":  # all of segment 0
+        assert batch.decoder_ids is not None
         rows = len(batch.sequence_lengths)
-        read, output = torch.from_numpy(batch.target_ids).view(rows, -1), labels.view(rows, -1)
+        read, output = torch.from_numpy(batch.decoder_ids).view(rows, -1), labels.view(rows, -1)
         return {"input_ids": inputs["input_ids"], "decoder_input_ids": read, "labels": output}
-    if batch.head == "span":
+    if head == "span":
         return {**inputs, "start_positions": labels[:, 0], "end_positions": labels[:, 1]}
-    labels = labels.view(-1, LENGTH) if batch.head == "token" else labels
+    labels = labels.view(-1, LENGTH) if head == "token" else labels
     return {**inputs, "labels": labels.float() if labels.is_floating_point() else labels}
 
 
@@ -109,7 +110,7 @@ def test_fine_tuning_losses_equal_those_of_transformers(kind: str, tmp_path: Pat
         return RATE * polynomial(step, STEPS, WARMUP)
 
     course = Course(lambda step: order.micro_batches(step, 0, 1), learning_rate, 0, STEPS, config.max_grad_norm, seed=0)
-    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, ours_optimizer, task_losses), course)
+    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, ours_optimizer, batch_losses), course)
     decayed = [p for name, p in theirs.named_parameters() if not name.endswith(".bias") and "LayerNorm" not in name]
     kept = [p for name, p in theirs.named_parameters() if name.endswith(".bias") or "LayerNorm" in name]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]

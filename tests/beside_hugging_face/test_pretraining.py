@@ -17,7 +17,7 @@ import torch
 from conftest import real_data
 
 from bertkit import export_model, load_tokenizer
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.batches.sampling import Sampler
@@ -28,7 +28,7 @@ from bertkit.interop.load import load_directory
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop
@@ -68,13 +68,16 @@ class PlainAdamW:
             p.grad = None
 
 
-def padded(batch: PretrainBatch) -> dict[str, torch.Tensor]:
+def padded(batch: Batch) -> dict[str, torch.Tensor]:
     """The same examples as Hugging Face's collators give them: padded, labels -100 elsewhere."""
     lengths = torch.from_numpy(batch.sequence_lengths)
     mask = torch.arange(LENGTH) < lengths[:, None]
     labels = torch.full((len(batch.input_ids),), -100)
     labels[batch.masked_positions] = torch.from_numpy(batch.masked_labels)
-    out = {"attention_mask": mask.long(), "next_sentence_label": torch.from_numpy(batch.next_sentence_labels)}
+    out = {
+        "attention_mask": mask.long(),
+        "next_sentence_label": torch.from_numpy(batch.targets["next_sentence"].labels),
+    }
     for name, flat, fill in (
         ("input_ids", torch.from_numpy(batch.input_ids), 0),
         ("token_type_ids", torch.from_numpy(batch.token_type_ids), 0),
@@ -113,7 +116,7 @@ def sampler_over(data: Path) -> Sampler:
 def our_steps(model: BertWithHeads, sampler: Sampler, steps: int, rate: float, warmup: int):
     config = build(PretrainSettings, compose("pretrain", ["data_dir=x", "output_dir=x"])).optimizer
     accelerator = make_accelerator("cpu", 1)
-    learner = Learner(accelerator, model, AdamW(parameter_groups(model, 0.01), config), pretraining_losses)
+    learner = Learner(accelerator, model, AdamW(parameter_groups(model, 0.01), config), batch_losses)
     course = Course(
         batches=lambda step: [(0, sampler.take(np.arange(BATCH) + step * BATCH))],
         learning_rate=lambda step: rate * linear(step, steps, warmup) if step < steps else 0.0, first_step=0,

@@ -16,7 +16,7 @@ import torch
 from conftest import make_text, real_data, small_config, write_text
 
 from bertkit import export_model
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.batches.examples import open_examples
@@ -25,7 +25,7 @@ from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.jobs.phases import LengthPhases, make_phases
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop
@@ -61,7 +61,7 @@ class ReferenceAdamW:
             p.grad = None
 
 
-def padded(batch: PretrainBatch) -> dict[str, torch.Tensor]:
+def padded(batch: Batch) -> dict[str, torch.Tensor]:
     """The same examples as Hugging Face's model takes them: (B, T), labels -100 where nothing is predicted."""
     size = (len(batch.sequence_lengths), LENGTH)
     arrays = {"input_ids": np.zeros(size, np.int64), "token_type_ids": np.zeros(size, np.int64)}
@@ -75,7 +75,7 @@ def padded(batch: PretrainBatch) -> dict[str, torch.Tensor]:
         arrays["labels"][row, :length] = flat_labels[end - length : end]
         arrays["attention_mask"][row, :length] = 1
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return {**tensors, "next_sentence_label": torch.from_numpy(batch.next_sentence_labels)}
+    return {**tensors, "next_sentence_label": torch.from_numpy(batch.targets["next_sentence"].labels)}
 
 
 def text(name: str, folder: Path) -> Path:
@@ -124,7 +124,7 @@ def test_losses_and_weights_equal_those_of_transformers(name: str, steps: int, t
     course = Course(
         lambda step: phases.micro_batches(step, 0, 1), learning_rate, 0, steps, config.max_grad_norm, seed=0
     )
-    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, optimizer, pretraining_losses), course)
+    reports = loop.train(Learner(make_accelerator("cpu", 1), ours, optimizer, batch_losses), course)
     losses, differences, num_clipped = [], [], 0
     for report in reports:
         ((_, batch),) = whole.micro_batches(report.step - 1, 0, 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import EncoderDecoderModel
 
 from bertkit import load_model
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.inference.generating import CHUNK, Written, largest, write_texts
 from bertkit.kernels.fast import ALL
 from bertkit.kernels.layout import Layout
@@ -73,9 +73,9 @@ def sources_of(count: int, seed: int = 1) -> Texts:
     return [rng.integers(8, VOCAB, size=length).tolist() for length in rng.integers(2, LONGEST + 1, size=count)]
 
 
-def batch_of(sources: Texts) -> TaskBatch:
+def batch_of(sources: Texts) -> Batch:
     ids = np.concatenate([np.array(source) for source in sources])
-    return TaskBatch("generation", ids, np.zeros_like(ids), np.array([len(source) for source in sources]), None)
+    return Batch(ids, np.zeros_like(ids), np.array([len(source) for source in sources]))
 
 
 def write(model: BertWithHeads, sources: Texts, **changes: Any) -> list[Written]:

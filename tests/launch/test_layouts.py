@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit.base.batch import PretrainBatch, TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import MaskingConfig, SegmentsConfig
@@ -25,19 +25,17 @@ BATCH = 12
 SEEDS = 5
 
 
-def sequences(batch: PretrainBatch | TaskBatch) -> list[bytes]:
+def sequences(batch: Batch) -> list[bytes]:
     """Every sequence of a batch with its data: masked ids, masked positions, token types, label."""
     ends = np.cumsum(batch.sequence_lengths)
     columns = [batch.input_ids, batch.token_type_ids]
-    if isinstance(batch, PretrainBatch):
+    if "masked_lm" in batch.targets:
         labels = np.full(len(batch.input_ids), -1)
         labels[batch.masked_positions] = batch.masked_labels
         columns.append(labels)
-        assert batch.next_sentence_labels is not None
-        whole = batch.next_sentence_labels
+        whole = batch.targets["next_sentence"].labels
     else:
-        assert batch.labels is not None
-        whole = batch.labels.astype(np.int64)
+        whole = next(iter(batch.targets.values())).labels.astype(np.int64)
     table = np.stack(columns)
     return [
         table[:, end - length : end].tobytes() + label.tobytes()

@@ -17,7 +17,7 @@ from bertkit.model import layers
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import FeedForwardConfig, NormConfig
 from bertkit.model.layers import freeze_below
-from bertkit.objectives.losses import pretraining_losses, task_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop
 from bertkit.train.accelerator import make_accelerator
 from bertkit.train.loop import Course, Learner
@@ -45,7 +45,6 @@ def train(
     """Losses of steps of mixed lengths, with an evaluation after every fifth; after the first one nothing may be compiled."""
     if head is not None:
         changes |= {"heads": (head,), "labels": ("no", "yes"), "with_pooler": head in ("sequence", "choice")}
-    losses_of: Any = pretraining_losses if head is None else task_losses
     batch_of = pretraining_batch if head is None else functools.partial(task_batch, head)
     model = small_model(dropout=dropout, **changes).train()
     freeze_below(model, frozen_depth)
@@ -56,7 +55,7 @@ def train(
     accelerator = make_accelerator("cpu", 1)
     losses = []
     try:
-        learner = Learner(accelerator, model, optimizer, losses_of)
+        learner = Learner(accelerator, model, optimizer, batch_losses)
         course = Course(
             lambda step: [(0, batch_of(order[step]))], lambda step: 1e-3, 0, len(order), max_grad_norm=1.0, seed=3
         )
@@ -64,7 +63,7 @@ def train(
             losses.append(sum(report.losses.values()))
             if report.step % 5 == 0:
                 with loop.evaluation_mode(model), torch.no_grad():
-                    terms = losses_of(model, batch_of(100 + report.step)).values()
+                    terms = batch_losses(model, batch_of(100 + report.step)).values()
                 losses += [float(term.sum) / term.count for term in terms]
                 torch._dynamo.config.error_on_recompile = True
     finally:

@@ -13,7 +13,7 @@ from bertkit.cli import run
 from bertkit.jobs.run_length import random_batch
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.model.layers import compile_layers, recompute_layers
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop, loss_scale
 from bertkit.train.accelerator import make_accelerator
 from bertkit.train.checkpoint_files import all_checkpoints, read_state
@@ -91,7 +91,7 @@ def test_a_scaled_step_is_the_same_step() -> None:
         model = small_model(dropout=0.1).train()
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         optimizer = AdamW(parameter_groups(model, 0.01), config)
-        learner = Learner(accelerator, model, optimizer, pretraining_losses, scale)
+        learner = Learner(accelerator, model, optimizer, batch_losses, scale)
         report = loop.optimizer_step(learner, course, 0, [(0, random_batch(model, 5, 13))])
         assert report.loss_scale == (scale and loss_scale.FIRST)
         results.append((report.grad_norm, torch.cat([weight.reshape(-1) for weight in model.parameters()])))
@@ -149,7 +149,7 @@ def test_computing_layers_twice_changes_no_bit(precision: str, fast: FastWays, i
         if is_twice:
             recompute_layers(model)
         torch.manual_seed(5)
-        sum(term.sum for term in pretraining_losses(model, random_batch(model, 5, 13), precision).values()).backward()
+        sum(term.sum for term in batch_losses(model, random_batch(model, 5, 13), precision).values()).backward()
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
         numbers.append(len(calls))
     assert torch.equal(*gradients)

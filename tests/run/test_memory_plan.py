@@ -15,7 +15,7 @@ from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.run.memory_plan import LargestBatch, buffer_bytes, measure_activations, measure_needs, memory_lines
 
 LENGTH = 97
@@ -32,7 +32,7 @@ def micro_batch(
     model.use(FastWays.of(ways))
 
     def forward(num_sequences: int) -> int:
-        pretraining_losses(model, random_batch(model, num_sequences, LENGTH), precision)
+        batch_losses(model, random_batch(model, num_sequences, LENGTH), precision)
         return num_sequences * LENGTH
 
     batch = LargestBatch(forward, num_sequences * LENGTH, LENGTH, by_sequences=True)
@@ -69,7 +69,7 @@ def test_measuring_leaves_nothing() -> None:
 
     def forward(num_sequences: int) -> int:
         batch = random_batch(model, num_sequences, LENGTH)
-        made.extend(weakref.ref(term.sum) for term in pretraining_losses(model, batch, "bf16").values())
+        made.extend(weakref.ref(term.sum) for term in batch_losses(model, batch, "bf16").values())
         return num_sequences * LENGTH
 
     before = torch.get_rng_state()

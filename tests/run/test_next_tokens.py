@@ -14,13 +14,13 @@ import transformers
 from conftest import Capsys, output_of, refused, weights_of
 
 import bertkit
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.cli import run
 from bertkit.data.batches.sampling import Sampler
 from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.data_config import SegmentsConfig
 from bertkit.interop.load import load_packed
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train.checkpoint_files import all_checkpoints
 
 SMALL = [
@@ -44,7 +44,7 @@ def writer(prepared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return run_dir
 
 
-def batch_of(prepared_dir: Path) -> PretrainBatch:
+def batch_of(prepared_dir: Path) -> Batch:
     dataset = open_prepared(prepared_dir)
     return Sampler(dataset.splits["held_out"], dataset.tokenizer.facts, BLOCKS, None, 0).in_order(0, 3)
 
@@ -61,7 +61,7 @@ def test_next_token_loss_equals_numpy(prepared_dir: Path, writer: Path) -> None:
             total += highest + np.log(np.exp(logits[place] - highest).sum()) - logits[place, ids[place + 1]]
             count += 1
     with torch.no_grad():
-        term = pretraining_losses(model, batch)["lm"]
+        term = batch_losses(model, batch)["lm"]
     assert (batch.loss_counts, term.count) == ({"lm": count}, count)
     assert float(term.sum) == pytest.approx(total, rel=1e-10)
 

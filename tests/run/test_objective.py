@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from batches import masked_batch
 from conftest import small_model
 
-from bertkit.base.batch import IGNORED, PretrainBatch, TaskBatch
+from bertkit.base.batch import IGNORED, Batch, Target
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
-from bertkit.objectives.losses import DeviceInputs, best_tokens, pretraining_losses, task_logits, task_losses
+from bertkit.objectives.losses import DeviceInputs, batch_losses, best_tokens, task_logits
 
 LENGTHS = np.array([3, 5, 7, 2])
 IDS = np.random.default_rng(0).integers(5, 131, 17)
@@ -19,22 +20,23 @@ SPANS = np.array([[0, 2], [1, 1], [0, 0], [1, 1]])
 WEIGHTS = np.array([0.25, 3.0])
 
 
-def batch_of(head: str, labels: object, num_choices: int = 1, weights: np.ndarray | None = None) -> TaskBatch:
-    return TaskBatch(head, IDS, np.zeros(17, np.int64), LENGTHS, np.array(labels), num_choices, weights)
+def batch_of(head: str, labels: object, weights: np.ndarray | None = None) -> Batch:
+    return Batch(IDS, np.zeros(17, np.int64), LENGTHS, {head: Target(np.array(labels), weights=weights)})
 
 
-def plain_loss(batch: TaskBatch, logits: list[np.ndarray]) -> torch.Tensor:
+def plain_loss(batch: Batch, logits: list[np.ndarray]) -> torch.Tensor:
     """The mean loss as torch gives it, sequence by sequence."""
-    labels = torch.from_numpy(np.asarray(batch.labels))
-    weight = None if batch.class_weights is None else torch.from_numpy(batch.class_weights).float()
+    ((head, target),) = batch.targets.items()
+    labels = torch.from_numpy(target.labels)
+    weight = None if target.weights is None else torch.from_numpy(target.weights).float()
     rows = [torch.from_numpy(part) for part in logits]
-    if batch.head == "span":
+    if head == "span":
         parts = [F.cross_entropy(row.T, label) for row, label in zip(rows, labels, strict=True)]
         return torch.stack(parts).mean()  # rows (2, T) against (2,): the mean of start and end
-    if batch.head == "token":
+    if head == "token":
         return F.cross_entropy(torch.cat(rows), labels, weight)
     outputs = torch.stack(rows)
-    if batch.head == "choice":
+    if head == "choice":
         return F.cross_entropy(outputs.view(-1, 2), labels)
     if labels.is_floating_point() and labels.ndim == 1:
         return F.mse_loss(outputs[:, 0].double(), labels)
@@ -51,7 +53,7 @@ BATCHES = {
     "token": batch_of("token", TAGS),
     "weighted token": batch_of("token", TAGS, weights=WEIGHTS),
     "span": batch_of("span", SPANS),
-    "choice": batch_of("choice", [1, 0], num_choices=2),
+    "choice": batch_of("choice", [1, 0]),
 }
 
 
@@ -59,14 +61,15 @@ BATCHES = {
 def test_loss_is_that_of_torch(name: str) -> None:
     batch = BATCHES[name]
     labels = ("score",) if name == "regression" else ("no", "yes")
-    model = small_model(heads=(batch.head,), labels=labels, with_pooler=batch.head in ("sequence", "choice"))
-    output = task_logits(model, batch)
+    (head,) = batch.targets
+    model = small_model(heads=(head,), labels=labels, with_pooler=head in ("sequence", "choice"))
+    output = task_logits(model, batch, head)
     logits, loss = output.logits, output.loss
-    term = task_losses(model, batch)[batch.head]
+    term = batch_losses(model, batch)[head]
     assert loss is not None
     assert float(loss.sum) == pytest.approx(float(term.sum.detach()), rel=1e-6)
     assert (loss.count, loss.sum.requires_grad) == (term.count, False)
-    assert term.count == pytest.approx(batch.loss_counts[batch.head])
+    assert term.count == pytest.approx(batch.loss_counts[head])
     assert float(term.sum.detach() / term.count) == pytest.approx(float(plain_loss(batch, logits)), rel=1e-6)
     assert term.sum.requires_grad
     if name == "regression":
@@ -78,16 +81,16 @@ def test_loss_is_that_of_torch(name: str) -> None:
 
 def test_right_predictions_are_counted() -> None:
     model = small_model(heads=("span",), with_pooler=False)
-    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"]).logits])
+    best = np.array([row.argmax(0) for row in task_logits(model, BATCHES["span"], "span").logits])
     for labels, expected in ((best, 4), (best + np.array([[1, 0], [0, 0], [0, 0], [0, 0]]), 3)):
-        correct = task_losses(model, batch_of("span", labels % LENGTHS[:, None]))["span"].correct
+        correct = batch_losses(model, batch_of("span", labels % LENGTHS[:, None]))["span"].correct
         assert correct is not None
         assert int(correct) == expected
     model = small_model(heads=("token",), with_pooler=False, labels=("no", "yes"))
-    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"]).logits])
+    best = np.concatenate([row.argmax(1) for row in task_logits(model, BATCHES["token"], "token").logits])
     right = np.where(TAGS == -100, -100, best)
     for weights, expected in ((None, 6.0), (WEIGHTS, WEIGHTS[best[TAGS != -100]].sum())):
-        correct = task_losses(model, batch_of("token", right, weights=weights))["token"].correct
+        correct = batch_losses(model, batch_of("token", right, weights=weights))["token"].correct
         assert correct is not None
         assert float(correct) == pytest.approx(expected)
 
@@ -119,12 +122,12 @@ def test_rounded_rows_change_no_loss_and_no_gradient(precision: str) -> None:
     """Losses, logits and every gradient are those of the tokens alone."""
     model, results = small_model().eval(), []
     ids, lengths = np.random.default_rng(0).integers(5, 131, 129), np.array([30, 39, 30, 30])
-    batch = PretrainBatch(ids, ids % 2, lengths, np.arange(99), ids[:99], np.array([0, 1, 0, 0]))
+    batch = masked_batch(ids, ids % 2, lengths, np.arange(99), ids[:99], np.array([0, 1, 0, 0]))
     for fast in (ALL, dataclasses.replace(ALL, even_rows=False)):
         model.use(fast)
         assert DeviceInputs.of(model, precision).num_slack(129) == (3 if fast.even_rows else 0)
         model.zero_grad()
-        terms = pretraining_losses(model, batch, precision)
+        terms = batch_losses(model, batch, precision)
         sum(term.sum / term.count for term in terms.values()).backward()
         best, shares = best_tokens(model, batch, 3, precision)
         assert best.shape == shares.shape == (99, 3)
@@ -139,11 +142,11 @@ def test_rounded_rows_change_no_loss_and_no_gradient(precision: str) -> None:
 def test_logits_of_rounded_rows_are_those_of_the_tokens(name: str) -> None:
     lengths = np.array([30, 39, 30, 30])
     ids = np.random.default_rng(0).integers(5, 131, 129)
-    batch = TaskBatch(name, ids, ids % 2, lengths, None)
+    batch = Batch(ids, ids % 2, lengths)
     model = small_model(heads=(name,), with_pooler=name == "sequence").eval()
     results = []
     for fast in (ALL, PLAIN):
         model.use(fast)
-        results.append(task_logits(model, batch).logits)
+        results.append(task_logits(model, batch, name).logits)
     for ours, plain in zip(*results, strict=True):
         np.testing.assert_allclose(ours, plain, atol=1e-5)

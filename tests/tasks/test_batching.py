@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.base.batch import TaskBatch
+from bertkit.base.batch import Batch
 from bertkit.tasks.batching import Cut, FeatureBatches, TrainingOrder
 from bertkit.tasks.feature import Feature
 
@@ -76,12 +76,12 @@ def test_features_are_packed() -> None:
     assert batch.input_ids.tolist() == [200, 0, 1]
     assert batch.token_type_ids.tolist() == [0, 0, 1]
     assert batch.sequence_lengths.tolist() == [1, 2]
-    assert batch.labels is not None
-    assert (batch.labels.tolist(), batch.labels.dtype) == ([1, 1], np.int64)
+    labels = batch.targets["sequence"].labels
+    assert (labels.tolist(), labels.dtype) == ([1, 1], np.int64)
     assert (batch.num_tokens, batch.loss_counts) == (3, {"sequence": 2})
 
 
-def batch_of(head: str, labels: list[object], weights: list[float] | None = None, num_choices: int = 1) -> TaskBatch:
+def batch_of(head: str, labels: list[object], weights: list[float] | None = None, num_choices: int = 1) -> Batch:
     field = "token_labels" if head == "token" else "label"
     made = [Feature(n, [1, 2, 3], [0, 0, 0], **{field: label}) for n, label in enumerate(labels)]
     batches = FeatureBatches(made, head, num_choices)
@@ -103,8 +103,7 @@ def test_labels_and_what_the_loss_is_divided_by(
     head: str, labels: list[object], weights: list[float] | None, num_choices: int, shape: tuple[int, ...], count: float
 ) -> None:
     batch = batch_of(head, labels, weights, num_choices)
-    assert batch.labels is not None
-    assert batch.labels.shape == shape
+    assert batch.targets[head].labels.shape == shape
     assert batch.loss_counts == {head: count}
 
 
@@ -149,7 +148,7 @@ def test_in_turn_gives_everything_once_whatever_the_number_of_processes() -> Non
         results = {}
         for process in range(num_processes):
             for items, batch in batches.batches_of(6, process, num_processes):
-                assert batch.labels is None
+                assert not batch.targets
                 assert batch.num_tokens <= 6
                 results |= dict(zip(items.tolist(), batch.sequence_lengths.tolist(), strict=True))
         assert results == {0: 5, 1: 1, 2: 4, 3: 2, 4: 3}

@@ -168,13 +168,13 @@ def test_targets_are_packed_beside_their_sources() -> None:
     batch = batches.take(np.array([2, 0]))
     assert batch.input_ids.tolist() == [200, 201, 202, 0, 1]
     assert batch.sequence_lengths.tolist() == [3, 2]
-    assert batch.target_ids is not None
-    assert batch.target_lengths is not None
-    assert batch.labels is not None
-    assert batch.target_ids.tolist() == [2000, 2001, 0, 1, 2]
-    assert batch.labels.tolist() == [2001, 2002, 1, 2, 3]
-    assert batch.target_lengths.tolist() == [2, 3]
-    assert {each.dtype for each in (batch.target_ids, batch.labels, batch.target_lengths)} == {np.dtype(np.int64)}
+    assert batch.decoder_ids is not None
+    assert batch.decoder_lengths is not None
+    labels = batch.targets["generation"].labels
+    assert batch.decoder_ids.tolist() == [2000, 2001, 0, 1, 2]
+    assert labels.tolist() == [2001, 2002, 1, 2, 3]
+    assert batch.decoder_lengths.tolist() == [2, 3]
+    assert {each.dtype for each in (batch.decoder_ids, labels, batch.decoder_lengths)} == {np.dtype(np.int64)}
     assert (batch.loss_counts, batch.num_tokens) == ({"generation": 5}, 10)
     assert batches.lengths.tolist() == [5, 6, 5]
 
@@ -183,7 +183,7 @@ def test_without_targets_there_are_none() -> None:
     batches = pairs_of([(2, 3), (5, 1), (3, 2)], is_labelled=False)
     ((items, batch),) = batches.batches_of(100, 0, 1)
     assert items.tolist() == [0, 2, 1]
-    assert (batch.labels, batch.target_ids, batch.target_lengths) == (None, None, None)
+    assert (batch.targets, batch.decoder_ids, batch.decoder_lengths) == ({}, None, None)
     assert (batch.num_tokens, batches.lengths.tolist()) == (10, [2, 5, 3])
 
 
@@ -198,19 +198,21 @@ def test_neighbours_have_sources_and_then_targets_of_like_length() -> None:
     for step in range(2):
         parts = [batch for _, batch in order.micro_batches(step, 0, 1)]
         for batch in parts:
-            assert batch.target_lengths is not None
+            assert batch.decoder_lengths is not None
             assert batch.num_tokens <= 13 or len(batch.sequence_lengths) == 1
             most_tokens = max(most_tokens, batch.num_tokens)
         of_step = [
             pair
             for batch in parts
-            for pair in zip(batch.sequence_lengths.tolist(), np.asarray(batch.target_lengths).tolist(), strict=True)
+            for pair in zip(batch.sequence_lengths.tolist(), np.asarray(batch.decoder_lengths).tolist(), strict=True)
         ]
         assert of_step == sorted(of_step)
         seen += of_step
     assert sorted(seen) == sorted(lengths)
     assert order.largest_part(9) == most_tokens
-    whole = np.concatenate([batch.labels for step in range(2) for _, batch in order.micro_batches(step, 0, 1)])  # type: ignore[misc]
+    whole = np.concatenate(
+        [batch.targets["generation"].labels for step in range(2) for _, batch in order.micro_batches(step, 0, 1)]
+    )  # type: ignore[misc]
     assert len(whole) == sum(target for _, target in lengths)
 
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import small_model
 from torch import Tensor, nn
 
-from bertkit.base.batch import PretrainBatch
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.base.batch import Batch, Target
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop, micro_batches
 from bertkit.train.accelerator import ending_together, make_accelerator
 from bertkit.train.loop import Course, Learner
@@ -35,7 +35,7 @@ LENGTHS = (5, 7, 7, 3, 11, 2, 13, 5)
 MASKED = (1, 0, 3, 1, 5, 1, 2, 0)  # uneven, so that a mean of means is wrong
 
 
-def part(step: int, first: int, last: int) -> PretrainBatch:
+def part(step: int, first: int, last: int) -> Batch:
     """Sequences `first` to `last` of the global batch of a step."""
     rng = np.random.default_rng(step)
     ids, types = rng.integers(131, size=sum(LENGTHS)), rng.integers(2, size=sum(LENGTHS))
@@ -44,11 +44,9 @@ def part(step: int, first: int, last: int) -> PretrainBatch:
     labels = [rng.integers(131, size=count) for count in MASKED]
     nsp = rng.integers(2, size=8)
     begin, end = starts[first], starts[last - 1] + LENGTHS[last - 1]
-    return PretrainBatch(
-        input_ids=ids[begin:end], token_type_ids=types[begin:end], sequence_lengths=np.array(LENGTHS[first:last]),
-        masked_positions=np.concatenate(positions[first:last]) - begin,
-        masked_labels=np.concatenate(labels[first:last]), next_sentence_labels=nsp[first:last],
-    )  # fmt: skip
+    masks = Target(np.concatenate(labels[first:last]), np.concatenate(positions[first:last]) - begin)
+    targets = {"masked_lm": masks, "next_sentence": Target(nsp[first:last])}
+    return Batch(ids[begin:end], types[begin:end], np.array(LENGTHS[first:last]), targets)
 
 
 def state_hash(model: nn.Module, optimizer: Optimizer) -> str:
@@ -80,8 +78,8 @@ class Faults:
         broken[3, 5] = float("nan")
         return broken
 
-    def losses(self, model: nn.Module, batch: PretrainBatch) -> dict[str, LossTerm]:
-        terms = pretraining_losses(model, batch)
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
+        terms = batch_losses(model, batch)
         wrong = {
             "nan loss": lambda total: total * float("nan"),  # and with it the gradient
             "inf loss": lambda total: total * float("inf"),
@@ -115,7 +113,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     config = OptimizerConfig(settings["optimizer"], 1e-3, 0.9, 0.999, 1e-6, 0.01, settings["optimizer"] == "lamb", 0.5)
     optimizer = make_optimizer(parameter_groups(model, 0.01), config)
 
-    def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+    def batches(step: int) -> list[tuple[int, Batch]]:
         faults.step = step
         shards = micro_batches.micro_batch_ranges(8, settings["micro_sequences"])
         mine = micro_batches.local_micro_batches(len(shards), rank, settings["world"])

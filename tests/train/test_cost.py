@@ -8,13 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from batches import masked_batch
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.typed_settings import build
 from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 from bertkit.train import loop
@@ -43,11 +44,11 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
     rng = np.random.default_rng(0)
 
-    def micro_batch(count: int) -> PretrainBatch:
-        return PretrainBatch(
-            input_ids=rng.integers(5, 30522, count * 128), token_type_ids=np.zeros(count * 128, np.int64),
-            sequence_lengths=np.full(count, 128), masked_positions=np.sort(rng.permutation(count * 128)[: count * 19]),
-            masked_labels=rng.integers(5, 30522, count * 19), next_sentence_labels=rng.integers(2, size=count),
+    def micro_batch(count: int) -> Batch:
+        return masked_batch(
+            rng.integers(5, 30522, count * 128), np.zeros(count * 128, np.int64), np.full(count, 128),
+            np.sort(rng.permutation(count * 128)[: count * 19]), rng.integers(5, 30522, count * 19),
+            rng.integers(2, size=count),
         )  # fmt: skip
 
     optimizer = AdamW(parameter_groups(model, 0.01), settings.optimizer)
@@ -55,7 +56,7 @@ def test_the_checks_cost_less_than_a_hundredth_of_a_step() -> None:
 
     def step(num_parts: int | None) -> Callable[[], object]:
         accelerator = make_accelerator("cpu", 1)
-        learner = Learner(accelerator, model, optimizer, pretraining_losses, num_parts=num_parts)
+        learner = Learner(accelerator, model, optimizer, batch_losses, num_parts=num_parts)
         course = Course(lambda step: micro_batches, lambda step: 1e-4, 0, 1, 1e9, seed=0)
         return lambda: list(loop.train(learner, course))
 

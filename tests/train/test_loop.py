@@ -16,12 +16,12 @@ from conftest import small_model
 from step_worker import LENGTHS, part
 from torch import Tensor, nn
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import NumericsError
 from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.losses import pretraining_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop, micro_batches
 from bertkit.train.accelerator import make_accelerator
 from bertkit.train.log import read_metrics
@@ -34,7 +34,7 @@ from bertkit.train.train_config import OptimizerConfig
 LAYOUTS = {"1 x 8": 8, "2 x 4": 4, "4 x 2": 2, "8 x 1": 1, "3 + 3 + 2": 3}
 
 
-def numbered(step: int, micro_sequences: int) -> list[tuple[int, PretrainBatch]]:
+def numbered(step: int, micro_sequences: int) -> list[tuple[int, Batch]]:
     return list(enumerate(part(step, *shard) for shard in micro_batches.micro_batch_ranges(8, micro_sequences)))
 
 
@@ -56,7 +56,7 @@ def steps_of(
     model: nn.Module, optimizer: AdamW, micro_sequences: int = 8, first_step: int = 0, steps: int = 1, **changed: Any
 ) -> Iterator[StepReport]:
     named = {name: changed.pop(name) for name in ("skips", "should_sync", "stop_requested") if name in changed}
-    learner = Learner(make_accelerator("cpu", 1), model, optimizer, changed.pop("losses", pretraining_losses))
+    learner = Learner(make_accelerator("cpu", 1), model, optimizer, changed.pop("losses", batch_losses))
     settings = {
         "batches": lambda step: numbered(step, micro_sequences),
         "learning_rate": lambda step: 1e-3 / (1 + step),
@@ -83,7 +83,7 @@ def independent(mean_of_means: bool) -> tuple[dict[str, Tensor], dict[str, float
     shards = numbered(0, 2) if mean_of_means else numbered(0, 8)
     means: dict[str, list[float]] = {"mlm": [], "nsp": []}
     for _, batch in shards:
-        terms = pretraining_losses(model, batch)
+        terms = batch_losses(model, batch)
         losses = {name: term.sum / max(term.count, 1) for name, term in terms.items()}
         for name, loss in losses.items():
             means[name].append(float(loss.detach()))
@@ -142,13 +142,13 @@ def test_a_step_that_is_not_finite_is_skipped(value: float, should_sync: bool) -
     optimizer = Recording(model)
     now = 0
 
-    def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+    def batches(step: int) -> list[tuple[int, Batch]]:
         nonlocal now
         now = step + 1
         return numbered(step, 2)
 
-    def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
-        terms = pretraining_losses(model, batch)
+    def losses(model: BertWithHeads, batch: Batch) -> dict[str, LossTerm]:
+        terms = batch_losses(model, batch)
         if batch.num_tokens == 13 + 5 and now in (3, 4, 6):
             terms["mlm"] = LossTerm(terms["mlm"].sum * value, terms["mlm"].count, terms["mlm"].correct)
         return terms
@@ -211,11 +211,11 @@ def test_random_draws_are_a_function_of_seed_step_and_shard() -> None:
         model = small_model()
         drawn: list[float] = []
 
-        def losses(model: BertWithHeads, batch: PretrainBatch) -> dict[str, LossTerm]:
+        def losses(model: BertWithHeads, batch: Batch) -> dict[str, LossTerm]:
             drawn.append(float(torch.rand(1)))
-            return pretraining_losses(model, batch)
+            return batch_losses(model, batch)
 
-        def batches(step: int) -> list[tuple[int, PretrainBatch]]:
+        def batches(step: int) -> list[tuple[int, Batch]]:
             return [numbered(step, 2)[shard] for shard in shards]
 
         torch.manual_seed(noise)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import DecoderConfig
 from bertkit.model.geometry import Geometry
-from bertkit.objectives.losses import pretraining_losses, task_losses
+from bertkit.objectives.losses import batch_losses
 from bertkit.train import loop
 from bertkit.train.loop import Course, Learner
 from bertkit.train.losses import LossTerm
@@ -126,12 +126,12 @@ def test_pretraining_step_never_waits_for_device(option: dict[str, Any], monkeyp
     monkeypatch.setattr(Geometry, "__init__", functools.partialmethod(Geometry.__init__, is_padded=True))
     pooling = "mean" if option.get("pattern") == "causal" else "first"
     model = small_model(dropout=0.1, attention=AttentionConfig(**option), pooling=pooling, **TINY)
-    train(model, pretraining_batch, pretraining_losses)
+    train(model, pretraining_batch, batch_losses)
 
 
 @pytest.mark.parametrize(("optimizer", "parts"), [("lamb", None), ("adamw", 4)])
 def test_optimizers_and_ordered_sums_do_not_wait(optimizer: str, parts: int | None) -> None:
-    train(small_model(dropout=0.1, **TINY), pretraining_batch, pretraining_losses, optimizer, parts)
+    train(small_model(dropout=0.1, **TINY), pretraining_batch, batch_losses, optimizer, parts)
 
 
 DECODERS = {kind: DecoderConfig(kind=kind, start_token_id=2, end_token_id=3) for kind in ("bert", "transformer", "rnn")}
@@ -142,11 +142,11 @@ DECODERS = {kind: DecoderConfig(kind=kind, start_token_id=2, end_token_id=3) for
 )
 def test_fine_tuning_step_never_waits_for_device(kind: str) -> None:
     shape = "generation" if kind in DECODERS else kind
-    head = task_batch(shape).head
+    (head,) = task_batch(shape).targets
     options: dict[str, Any] = {"with_pooler": head in ("sequence", "choice"), "decoder": DECODERS.get(kind)}
     labels = ("score",) if kind == "regression" else ("no", "yes")
     model = small_model(dropout=0.1, heads=(head,), labels=labels, **options, **TINY)
-    train(model, lambda number: task_batch(shape, number), task_losses)
+    train(model, lambda number: task_batch(shape, number), batch_losses)
 
 
 WAITS: dict[str, Callable[[Tensor], object]] = {
@@ -169,8 +169,8 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("kind", WAITS)
 def test_a_wait_in_the_losses_is_seen(kind: str) -> None:
-    def losses(model: Any, batch: PretrainBatch) -> dict[str, LossTerm]:
-        terms = pretraining_losses(model, batch)
+    def losses(model: Any, batch: Batch) -> dict[str, LossTerm]:
+        terms = batch_losses(model, batch)
         WAITS[kind](model.bert.embeddings.token.weight.detach())
         return terms
 

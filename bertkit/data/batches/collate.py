@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.batches.segments import Examples
 from bertkit.data.corpus.prepared import SplitTokens
@@ -39,7 +39,7 @@ def pack_examples(split: SplitTokens, examples: Examples, vocab: VocabFacts) -> 
 
 def collate(
     split: SplitTokens, examples: Examples, keys: NDArray[np.uint64], masking: MaskingConfig | None, vocab: VocabFacts
-) -> PretrainBatch:
+) -> Batch:
     """Pack and mask examples; `keys` (B,) are the random keys of their masks. Without `masking`, next tokens are predicted."""
     input_ids, token_type_ids, sequence_lengths = pack_examples(split, examples, vocab)
     if masking is None:
@@ -47,12 +47,7 @@ def collate(
         labels = input_ids[positions + 1]
     else:
         input_ids, positions, labels = mask_tokens(input_ids, sequence_lengths, keys, masking, vocab)
-    return PretrainBatch(
-        input_ids=input_ids,
-        token_type_ids=token_type_ids,
-        sequence_lengths=sequence_lengths,
-        masked_positions=positions,
-        masked_labels=labels,
-        next_sentence_labels=examples.next_sentence_labels,
-        objective="lm" if masking is None else "mlm",
-    )
+    targets = {"next_token" if masking is None else "masked_lm": Target(labels, positions)}
+    if examples.next_sentence_labels is not None:
+        targets["next_sentence"] = Target(examples.next_sentence_labels)
+    return Batch(input_ids, token_type_ids, sequence_lengths, targets)

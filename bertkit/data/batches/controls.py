@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.batch import Predicted, PretrainBatch
+from bertkit.base.batch import Batch, Predicted, Target
 from bertkit.data.corpus.prepared import SplitTokens
 from bertkit.data.corpus.tokenizer import VocabFacts
 
@@ -51,7 +51,7 @@ class Counting:
     mask: int  # the id of [MASK]
 
     @classmethod
-    def of(cls, counts: Ints, batches: Iterable[PretrainBatch], vocab: VocabFacts) -> Counting:
+    def of(cls, counts: Ints, batches: Iterable[Batch], vocab: VocabFacts) -> Counting:
         """Prepare the prediction of the masked, or next, tokens of some batches; `counts` (V,) are those of the training text."""
         kind = 2 + vocab.borders.continues  # (V,): 0 never predicted; 1 [SEP]; 2 begins a word; 3 continues it
         kind[[vocab.pad, vocab.cls, vocab.mask]] = 0
@@ -60,14 +60,14 @@ class Counting:
         for batch in batches:
             seen, labels = batch.input_ids[batch.masked_positions], batch.masked_labels
             labelled += np.bincount(kind[labels], minlength=4)
-            is_seen |= batch.objective == "mlm"
+            is_seen |= batch.token_head == "masked_lm"
             num_kept += int(((seen != vocab.mask) & (seen == labels)).sum())
             num_drawn += int(((seen != vocab.mask) & (seen != labels)).sum())
         weights = counts + 1.0
         shares = labelled / max(labelled.sum(), 1) / np.maximum(np.bincount(kind, weights, minlength=4), 1)
         return cls(weights * shares[kind], num_kept / max(num_kept + num_drawn, 1), is_seen, vocab.mask)
 
-    def predict(self, batch: PretrainBatch) -> Predicted:
+    def predict(self, batch: Batch) -> Predicted:
         """Predict the token at each masked position of one of the batches."""
         prior, labels = self.prior, batch.masked_labels
         seen = batch.input_ids[batch.masked_positions] if self.is_seen else np.full_like(labels, self.mask)
@@ -84,13 +84,13 @@ class Counting:
 class ShuffledWords:
     """A batch whose words are shuffled."""
 
-    batch: PretrainBatch
+    batch: Batch
     order: Ints  # the label m of the batch is label `order[m]` of the unshuffled one, (M,)
 
 
-def shuffle_words(batch: PretrainBatch, vocab: VocabFacts) -> ShuffledWords:
+def shuffle_words(batch: Batch, vocab: VocabFacts) -> ShuffledWords:
     """Exchange the words of a batch at random with words of as many pieces; each keeps its masks, and each sequence its length."""
-    ahead = int(batch.objective == "lm")  # a label is the next token
+    ahead = int(batch.token_head == "next_token")  # a label is the next token
     text, targets = batch.input_ids.copy(), batch.masked_positions + ahead
     text[targets] = batch.masked_labels
     is_special = np.isin(text, (vocab.cls, vocab.sep))
@@ -109,7 +109,5 @@ def shuffle_words(batch: PretrainBatch, vocab: VocabFacts) -> ShuffledWords:
     moved[place] = shown
     order = np.argsort(place[targets])
     positions = place[targets][order] - ahead
-    shuffled = dataclasses.replace(
-        batch, input_ids=moved, masked_positions=positions, masked_labels=batch.masked_labels[order]
-    )
-    return ShuffledWords(shuffled, order)
+    shuffled = {**batch.targets, batch.token_head: Target(batch.masked_labels[order], positions)}
+    return ShuffledWords(dataclasses.replace(batch, input_ids=moved, targets=shuffled), order)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.base.errors import InputError
 from bertkit.base.files import require_space
 from bertkit.base.typed_settings import differences, to_mapping
@@ -76,7 +76,7 @@ class Instances:
         """Return the lengths of instances in tokens, (B,)."""
         return self.token_starts[chosen + 1] - self.token_starts[chosen]
 
-    def batch(self, chosen: Ints) -> PretrainBatch:
+    def batch(self, chosen: Ints) -> Batch:
         """Pack instances into a batch."""
         sequence_lengths = self.lengths(chosen)  # (B,)
         starts = np.cumsum(sequence_lengths) - sequence_lengths  # (B,) within the batch
@@ -85,13 +85,16 @@ class Instances:
         sequence, within = _items(sequence_lengths)  # (S,)
         predicting, nth = _items(num_predictions)  # (M,)
         predictions = self.prediction_starts[chosen][predicting] + nth
-        return PretrainBatch(
+        return Batch(
             input_ids=self.tokens[self.token_starts[chosen][sequence] + within].astype(np.int64),
             token_type_ids=(starts[sequence] + within >= from_b[sequence]).astype(np.int64),
             sequence_lengths=sequence_lengths,
-            masked_positions=starts[predicting] + self.positions[predictions],
-            masked_labels=self.labels[predictions].astype(np.int64),
-            next_sentence_labels=self.is_random_next[chosen].astype(np.int64),
+            targets={
+                "masked_lm": Target(
+                    self.labels[predictions].astype(np.int64), starts[predicting] + self.positions[predictions]
+                ),
+                "next_sentence": Target(self.is_random_next[chosen].astype(np.int64)),
+            },
         )
 
 
@@ -120,7 +123,7 @@ class InstanceSampler(ExampleSource):
         """Return the number of instances."""
         return len(self.instances)
 
-    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> Batch:
         numbers = np.concatenate([numbers for _, numbers in chosen])
         if by_length:
             numbers = numbers[np.argsort(self.instances.lengths(numbers), kind="stable")]
@@ -306,10 +309,9 @@ def json_rows(instances: Instances, vocab: list[str]) -> Iterator[str]:
     """Yield a line of JSON for each instance, with tokens as text and the field names of the original."""
     for first in range(0, len(instances), INSTANCES_AT_ONCE):
         batch = instances.batch(np.arange(first, min(first + INSTANCES_AT_ONCE, len(instances))))
-        assert batch.next_sentence_labels is not None
         ends = np.cumsum(batch.sequence_lengths)
         starts = ends - batch.sequence_lengths
-        columns = (starts.tolist(), ends.tolist(), batch.next_sentence_labels.tolist())
+        columns = (starts.tolist(), ends.tolist(), batch.targets["next_sentence"].labels.tolist())
         for start, end, is_random in zip(*columns, strict=True):
             inside = slice(*np.searchsorted(batch.masked_positions, [start, end]))
             row = {

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.base.errors import StorageError
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
@@ -50,7 +50,7 @@ class ExampleSource(ABC):
         """Return the number of different examples in an epoch."""
 
     @abstractmethod
-    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> Batch:
         """Pack examples, given by epoch and index; with `by_length` the shortest first, else in this order."""
 
     @abstractmethod
@@ -66,11 +66,11 @@ class ExampleSource(ABC):
         """The number of examples that every epoch contributes."""
         return self.size_of(0)
 
-    def take(self, positions: Ints) -> PretrainBatch:
+    def take(self, positions: Ints) -> Batch:
         """Pack the examples at positions of the sequence of epochs into one batch, the shortest first."""
         return self._batch(self._chosen(positions), by_length=True)
 
-    def in_order(self, first: int, last: int) -> PretrainBatch:
+    def in_order(self, first: int, last: int) -> Batch:
         """Pack the examples `first` to `last - 1` of epoch 0, unshuffled, for evaluation."""
         return self._batch([(0, np.arange(first, last))], by_length=False)
 
@@ -83,7 +83,7 @@ class ExampleSource(ABC):
             chosen.append((epoch, _shuffled(within, size, self.seed, epoch)))
         return chosen
 
-    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[PretrainBatch]:
+    def micro_batches(self, step: int, batch_size: int, ranges: list[tuple[int, int]]) -> list[Batch]:
         """Pack each range of a step's global batch into a micro-batch; steps are counted from 0."""
         return [self.take(np.arange(first, last) + step * batch_size) for first, last in ranges]
 
@@ -142,14 +142,17 @@ class Sampler(ExampleSource):
         """Return the number of pairs or blocks in an epoch."""
         return len(self._epoch(epoch))
 
-    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> PretrainBatch:
+    def _batch(self, chosen: list[tuple[int, Ints]], *, by_length: bool) -> Batch:
         examples = concatenate([select(self._epoch(epoch), numbers) for epoch, numbers in chosen])
         keys = np.concatenate([bits(self.seed, Stream.MASK, epoch, numbers) for epoch, numbers in chosen])
         if by_length:
             order = np.argsort(np.add.reduceat(examples.segment_length, examples.first_segment[:-1]), kind="stable")
             examples, keys = select(examples, order), keys[order]
         batch = collate(self.split, examples, keys, self.masking, self.vocab)
-        return batch if self.segments.predicts_next else dataclasses.replace(batch, next_sentence_labels=None)
+        if self.segments.predicts_next:
+            return batch
+        kept = {head: target for head, target in batch.targets.items() if head != "next_sentence"}
+        return dataclasses.replace(batch, targets=kept)
 
     def mean_next_sentence_label(self, max_sequences: int) -> float:
         """Return the mean of the first labels of epoch 0."""

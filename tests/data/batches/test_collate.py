@@ -45,7 +45,7 @@ def test_blocks_are_packed_as_by_hand(tmp_path: Path) -> None:
     assert types.tolist() == [0] * 14
     assert lengths.tolist() == [10, 4]
     batch = collate(split, examples, np.array([5, 6], np.uint64), MaskingConfig(0.15, 0.8, 0.1), VOCAB)
-    assert batch.next_sentence_labels is None
+    assert "next_sentence" not in batch.targets
     assert list(batch.loss_counts) == ["mlm"]
 
 
@@ -65,5 +65,4 @@ def test_batch_is_as_by_hand(tmp_path: Path) -> None:
     assert batch.input_ids.tolist() == ids.tolist()
     assert batch.token_type_ids.tolist() == types.tolist()
     assert batch.sequence_lengths.tolist() == lengths.tolist()
-    assert batch.next_sentence_labels is not None
-    assert batch.next_sentence_labels.tolist() == [0, 1]
+    assert batch.targets["next_sentence"].labels.tolist() == [0, 1]

@@ -4,9 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from batches import masked_batch
 from test_masking import CLS, FIRST_PIECE, MASK, PAD, SEP, SIZE, VOCAB, make_batch
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch, Target
 from bertkit.data.batches.controls import Counting, shuffle_words
 from bertkit.data.batches.masking import mask_tokens
 from bertkit.data.data_config import MaskingConfig
@@ -14,16 +15,14 @@ from bertkit.data.data_config import MaskingConfig
 POLICY = MaskingConfig(0.15, 0.8, 0.1)
 
 
-def masked(
-    lengths: list[int], policy: MaskingConfig | None = POLICY, seed: int = 0
-) -> tuple[PretrainBatch, np.ndarray]:
+def masked(lengths: list[int], policy: MaskingConfig | None = POLICY, seed: int = 0) -> tuple[Batch, np.ndarray]:
     """A batch, of masked or (None) next tokens, and its text."""
     text, sizes, keys = make_batch(lengths, seed)
     if policy is None:
         positions = np.delete(np.arange(len(text)), np.cumsum(sizes) - 1)
-        return PretrainBatch(text, text * 0, sizes, positions, text[positions + 1], None, "lm"), text
+        return Batch(text, text * 0, sizes, {"next_token": Target(text[positions + 1], positions)}), text
     ids, positions, labels = mask_tokens(text, sizes, keys, policy, VOCAB)
-    return PretrainBatch(ids, text * 0, sizes, positions, labels, None), text
+    return masked_batch(ids, text * 0, sizes, positions, labels), text
 
 
 @pytest.mark.parametrize("policy", [POLICY, MaskingConfig(0.3, 1.0, 0.0), MaskingConfig(0.2, 0.5, 0.5), None])

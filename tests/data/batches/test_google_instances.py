@@ -296,7 +296,7 @@ def test_streaming_pairs_have_the_statistics_of_googles(
         share = (batch.sequence_lengths - 3 - num_b) / (batch.sequence_lengths - 3)
         sequence = np.repeat(np.arange(len(first)), batch.sequence_lengths)
         masked = np.bincount(sequence[batch.masked_positions], minlength=len(first))
-        epochs.append((batch.sequence_lengths, share, batch.next_sentence_labels, masked))
+        epochs.append((batch.sequence_lengths, share, batch.targets["next_sentence"].labels, masked))
         ours_kinds.append(kinds(batch.input_ids, batch.masked_positions, batch.masked_labels, facts.mask))
     columns = [np.concatenate(column) for column in zip(*epochs, strict=True)]
     ours = statistics(*columns)

@@ -33,8 +33,7 @@ def test_stored_instances_are_as_by_hand(tmp_path: Path, at_once: int, monkeypat
     assert batch.sequence_lengths.tolist() == [7, 6, 5]
     assert batch.masked_positions.tolist() == [3, 4, 5, 9, 14, 16]
     assert batch.masked_labels.tolist() == [6, 7, 8, 10, 70_001, 12]
-    assert batch.next_sentence_labels is not None
-    assert batch.next_sentence_labels.tolist() == [1, 0, 1]
+    assert batch.targets["next_sentence"].labels.tolist() == [1, 0, 1]
     assert {column.dtype for column in vars(batch).values() if isinstance(column, np.ndarray)} == {np.dtype("i8")}
     assert batch.loss_counts == {"mlm": 6, "nsp": 3}
 

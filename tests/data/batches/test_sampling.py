@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from preparing import write_split
 
-from bertkit.base.batch import PretrainBatch
+from bertkit.base.batch import Batch
 from bertkit.data.batches import sampling, segments
 from bertkit.data.batches.google_instances import Instance
 from bertkit.data.batches.instances import Instances, InstanceSampler, write_instances
@@ -42,14 +42,15 @@ def make_sampler(split: SplitTokens, kind: str = "pairs", seed: int = 0, next_se
     return Sampler(split, VOCAB, segments, MASKING, seed, **more)
 
 
-def rows(*batches: PretrainBatch) -> list[Row]:
+def rows(*batches: Batch) -> list[Row]:
     """Every sequence: its masked ids, token types, original ids and label."""
     results = []
     for batch in batches:
         originals = batch.input_ids.copy()
         originals[batch.masked_positions] = batch.masked_labels
         ends = np.cumsum(batch.sequence_lengths)
-        labels = batch.next_sentence_labels if batch.next_sentence_labels is not None else np.full(len(ends), -1)
+        pairs = batch.targets.get("next_sentence")
+        labels = np.full(len(ends), -1) if pairs is None else pairs.labels
         for end, length, label in zip(ends, batch.sequence_lengths, labels, strict=True):
             here = slice(end - length, end)
             columns = (batch.input_ids[here], batch.token_type_ids[here], originals[here], [label])
@@ -181,7 +182,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Instances:
     return Instances(folder, 60_000)
 
 
-def names(batch: PretrainBatch) -> list[int]:
+def names(batch: Batch) -> list[int]:
     return batch.input_ids[np.cumsum(batch.sequence_lengths) - batch.sequence_lengths].tolist()
 
 
@@ -189,7 +190,9 @@ def test_every_instance_once_an_epoch_in_another_order(instances: Instances) -> 
     sampler = InstanceSampler(instances, 3)
     assert sampler.epoch_length == 29
     epochs = [[names(sampler.take(np.array([n + 29 * e])))[0] for n in range(29)] for e in range(3)]
-    assert sampler.mean_next_sentence_label(7) == pytest.approx(sampler.in_order(0, 7).next_sentence_labels.mean())
+    assert sampler.mean_next_sentence_label(7) == pytest.approx(
+        sampler.in_order(0, 7).targets["next_sentence"].labels.mean()
+    )
     assert all(sorted(epoch) == list(range(100, 129)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert names(sampler.in_order(0, 29)) not in epochs
@@ -208,9 +211,9 @@ def test_pairs_with_and_without_labels(split: SplitTokens, next_sentence: str, l
         types = np.split(batch.token_type_ids, np.cumsum(batch.sequence_lengths)[:-1])
         assert all(set(of_pair.tolist()) == {0, 1} for of_pair in types)
         assert list(batch.loss_counts) == (["mlm"] if next_sentence == "none" else ["mlm", "nsp"])
-        labels = batch.next_sentence_labels
-        assert (labels is None) == (next_sentence == "none")
-        if labels is not None:
+        assert ("next_sentence" not in batch.targets) == (next_sentence == "none")
+        if next_sentence != "none":
+            labels = batch.targets["next_sentence"].labels
             assert sampler.mean_next_sentence_label(size) == pytest.approx(labels.mean())
             assert least <= labels.mean() < most
 
