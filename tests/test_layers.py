@@ -219,7 +219,7 @@ def test_the_way_to_the_softmax_is_short(python: Path) -> None:
     # on a CPU with dropout the softmax is in a graph node of its own; `kernels=plain` has 18 calls
     assert len(way["stack"]) <= 19, way["stack"]
     assert len(way["way"]) <= 12, way["way"]
-    assert len(way["files"]) <= 22, way["files"]
+    assert len(way["files"]) <= 23, way["files"]
 
 
 def test_the_model_imports_only_torch() -> None:

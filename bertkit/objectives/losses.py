@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,6 +62,16 @@ class DeviceInputs:
         padded = np.pad(array, (0, self.num_slack(len(array))), constant_values=slack_value)
         return _tensor(padded, self.device)
 
+    def arguments(
+        self, batch: Batch, positions: NDArray[np.int64] | None = None, is_causal: bool = False
+    ) -> dict[str, Any]:
+        """Return the arguments of the model's `forward` for a batch, with the positions at which the vocabulary is scored."""
+        ids, types, layout = self.tokens(batch, is_causal)
+        places = None if positions is None else self.rows(positions)
+        return {
+            "input_ids": ids, "token_type_ids": types, "layout": layout, "masked_positions": places, "targets": self.targets(batch)
+        }  # fmt: skip
+
     def tokens(self, batch: Batch, is_causal: bool = False) -> tuple[Tensor, Tensor, Layout]:
         """Move the ids, segment ids and layout of a batch; with `is_causal` no token attends to a later one."""
         layout = self._layout(batch.input_ids, batch.sequence_lengths)
@@ -110,8 +120,10 @@ def outputs(
     Returns:
         `last_hidden_state` (S, D), `pooled_output` (B, D), `logits` by head, and `hidden_states`, L + 1 times (S, D).
     """
+    inputs = DeviceInputs.of(model, precision)
     places = _positions(batch) if positions is None else positions
-    out = _run(model, batch, precision, places, is_causal, output_hidden_states=hidden_states)
+    with inputs.autocast():
+        out: BertOutput = model(**inputs.arguments(batch, places, is_causal), output_hidden_states=hidden_states)
     size = len(batch.input_ids)
     layers = out.hidden_states and tuple(layer[:size] for layer in out.hidden_states)
     logits = {name: rows[: _num_rows(name, batch, places)] for name, rows in out.logits.items()}  # drops slack rows
@@ -120,7 +132,10 @@ def outputs(
 
 def batch_losses(model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
     """Run the model on a packed batch; return the losses of its heads, as `head_losses`."""
-    return head_losses(model, batch, _run(model, batch, precision, _positions(batch)).logits)
+    inputs = DeviceInputs.of(model, precision)
+    with inputs.autocast():
+        logits = model(**inputs.arguments(batch, _positions(batch))).logits
+    return head_losses(model, batch, logits)
 
 
 def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) -> dict[str, LossTerm]:
@@ -139,21 +154,6 @@ def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) ->
         for head, target in batch.targets.items()
         if head in logits
     }
-
-
-def _run(
-    model: nn.Module,
-    batch: Batch,
-    precision: str,
-    positions: NDArray[np.int64] | None = None,
-    is_causal: bool = False,
-    **more: bool,
-) -> BertOutput:
-    """Run the model, with more arguments of its `forward`; the outputs end with slack rows."""
-    inputs = DeviceInputs.of(model, precision)
-    places = None if positions is None else inputs.rows(positions)
-    with inputs.autocast():
-        return model(*inputs.tokens(batch, is_causal), places, targets=inputs.targets(batch), **more)  # type: ignore[no-any-return]
 
 
 def _positions(batch: Batch) -> NDArray[np.int64] | None:
@@ -257,8 +257,9 @@ def task_logits(model: nn.Module, batch: Batch, head: str, precision: str = "fp3
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    is_pooled = head_of(head).is_pooled
-    packed = _run(model, batch, precision, only_pooled=is_pooled).logits[head]
+    inputs, is_pooled = DeviceInputs.of(model, precision), head_of(head).is_pooled
+    with inputs.autocast():
+        packed = model(**inputs.arguments(batch), only_pooled=is_pooled).logits[head]
     loss = head_losses(model, batch, {head: packed}).get(head)
     logits = packed.float().cpu()
     return HeadOutput([part.numpy() for part in (logits if is_pooled else _by_sequence(logits, batch))], loss)

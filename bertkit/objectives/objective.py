@@ -83,9 +83,8 @@ class Objective:
         """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions."""
         return batch.loss_counts
 
-    def losses(self, model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
-        """Run the model on a prepared micro-batch, and return a term for each of `counts`, summed over its predictions."""
-        return batch_losses(model, batch, precision)
+    # runs the model on a prepared micro-batch, and returns a term for each of `counts`, summed over its predictions
+    losses = staticmethod(batch_losses)
 
 
 class MaskedLM(Objective):
