@@ -109,12 +109,13 @@ class AttentionSlots(nn.Module):
         key, value, keys = self.compress_keys(key, value, geometry.queries)
         return key, value, replace(geometry, keys=keys)
 
-    def variant(self, to_query: nn.Module, to_key: nn.Module | None) -> AttentionVariant | None:
-        """Return what one pass replaces, given the layer's maps of hidden states; None: nothing."""
+    def variant(self, to_query: nn.Module, to_key: nn.Module | None, longest: int) -> AttentionVariant | None:
+        """Return what one pass over sequences of up to `longest` tokens replaces, given the layer's maps; None: nothing."""
         if not self.has_scores:
             return None
         rows = None if self.look_up is None else self.look_up()
-        return AttentionVariant(self.score, self.positions, self.positions.vectors(rows, to_query, to_key))
+        vectors = self.positions.vectors(rows, to_query, to_key, longest)
+        return AttentionVariant(self.score, self.positions, vectors)
 
 
 @dataclass(frozen=True)
@@ -327,14 +328,16 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend with queries (S, N, H), keys and values (n, N, H), and concatenate the contexts of the heads: (S, D)."""
         key, value, geometry = self.slots.compress(key, value, geometry)
-        weighing = Weighing(self.dropout_prob if self.training else 0.0, self.fast, self.variant(), attentions)
+        weighing = Weighing(
+            self.dropout_prob if self.training else 0.0, self.fast, self.variant(geometry.keys.longest), attentions
+        )
         context = attend_fast(query, key, value, geometry, weighing)
         # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
         return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
 
-    def variant(self) -> AttentionVariant | None:
-        """Return other scores and contexts for one pass; None for BERT's."""
-        return self.slots.variant(self.query, self.key)
+    def variant(self, longest: int) -> AttentionVariant | None:
+        """Return other scores and contexts for one pass over sequences of up to `longest` tokens; None for BERT's."""
+        return self.slots.variant(self.query, self.key, longest)
 
     def in_heads(self, vectors: Tensor) -> Tensor:
         """(n, D) -> (n, N, H)."""

@@ -81,10 +81,10 @@ class DecoderLayer(nn.Module):
         """The hidden state of the next token of each row, (R, D) -> (R, D), at one position, (R,); it is added to `targets`."""
 
         def attend_to_self(target: Tensor) -> Tensor:
-            vectors, variant = self.attention.vectors(target, target, position_ids), self.attention.variant()
+            vectors = self.attention.vectors(target, target, position_ids)
             query, *newest = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
             key, value = targets[:] = [torch.cat(both, 2) for both in zip(targets, newest, strict=True)]
-            if variant is not None:
+            if (variant := self.attention.variant(key.shape[2])) is not None:
                 places = torch.arange(key.shape[2], device=target.device)[None]
                 group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places, places.shape[1] - 1)
                 context = variant.context(torch.softmax(variant.scores(query, key, group), -1), value, group)

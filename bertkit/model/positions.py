@@ -263,24 +263,33 @@ class Disentangled(Positions):
         """Divide by the square root of the number of terms."""
         return query * self.scale
 
-    def vectors(self, table: Tensor | None, to_query: nn.Module, to_key: nn.Module | None) -> Sequence[Tensor]:
-        """Map the vectors of distances (R, D) to keys and to queries, (N, R, H) for each term, scaled."""
+    def vectors(
+        self, table: Tensor | None, to_query: nn.Module, to_key: nn.Module | None, longest: int
+    ) -> Sequence[Tensor]:
+        """Map the vectors of distances below `longest`, (R, D), to keys and to queries, (N, R, H) for each term, scaled."""
         assert table is not None
-        table, scale = self.dropout(table), (self.num_heads / table.shape[1]) ** 0.5
+        first, last = self.rows(longest - 1)[[0, -1]].tolist()
+        table, scale = self.dropout(table[first : last + 1]), (self.num_heads / table.shape[1]) ** 0.5
         ways = {"c2p": (self.key or to_key, scale), "p2c": (self.query or to_query, scale * self.scale)}
         mapped = [way(table) * factor for way, factor in (ways[term] for term in self.terms_of)]  # type: ignore[misc]
         return [each.unflatten(1, (self.num_heads, -1)).transpose(0, 1) for each in mapped]
 
     def terms(self, query: Tensor, key: Tensor, group: Group, vectors: Sequence[Tensor]) -> Tensor:
         """Return q_i K r_ij + k_j Q r_ij, scaled; only the rows for distances in the group are compared."""
-        of_distances = distance_rows(group.reach, self.max_distance, self.num_buckets, self.num_rows)
-        first, last = int(of_distances[0]), int(of_distances[-1]) + 1
-        rows = on_device(of_distances - first, query.device)[group.reach - group.distances][
-            :, None
-        ]  # (B or 1, 1, T, C)
+        num_rows = vectors[0].shape[
+            1
+        ]  # the middle ones of the table; keys beyond a sequence, which are masked, have none
+        of_distances = (self.rows(group.reach) - self.num_rows // 2 + num_rows // 2).clamp(0, num_rows - 1)
+        first, last = of_distances[[0, -1]].tolist()
+        rows = on_device(of_distances - first, query.device)[group.reach - group.distances][:, None]
         of_term = {"c2p": lambda each: products_with_rows(query, each, rows)}
         of_term["p2c"] = lambda each: products_with_rows(key, each, rows.transpose(2, 3)).transpose(2, 3)
-        return sum(of_term[term](each[:, first:last]) for term, each in zip(self.terms_of, vectors, strict=True))  # type: ignore[return-value]
+        of_terms = [of_term[term](each[:, first : last + 1]) for term, each in zip(self.terms_of, vectors, strict=True)]
+        return functools.reduce(torch.add, of_terms)
+
+    def rows(self, reach: int) -> Tensor:
+        """Return the row of each distance from -reach to reach."""
+        return distance_rows(reach, self.max_distance, self.num_buckets, self.num_rows)
 
 
 @functools.lru_cache(maxsize=256)

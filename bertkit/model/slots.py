@@ -142,8 +142,10 @@ class Positions(nn.Module):
         """Change queries (S, N, H) alone."""
         return query
 
-    def vectors(self, table: Tensor | None, to_query: nn.Module, to_key: nn.Module | None) -> Sequence[Tensor]:
-        """Return the vectors that `terms` needs in a pass, from the output of `shared` and a layer's maps of hidden states."""
+    def vectors(
+        self, table: Tensor | None, to_query: nn.Module, to_key: nn.Module | None, longest: int
+    ) -> Sequence[Tensor]:
+        """Return the vectors that `terms` needs in a pass over up to `longest` tokens, from the output of `shared` and a layer's maps."""
         return ()
 
     def terms(self, query: Tensor, key: Tensor, group: Group, vectors: Sequence[Tensor]) -> Tensor | float:

@@ -54,9 +54,15 @@ RUNS = {
     "rms": ["norm.kind=rms"],
     "pooling": ["pooling=mean"],
     "modern": ["model=modern_tiny", "attention.window=4"],
+    "disentangled": ["attention=deberta", "attention.distance_maps=own"],
+    "deberta": ["model=deberta_mini", "model.scale_outputs=false"],
 }  # fmt: skip
 each_run = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("everything", "modern") else pytest.mark.slow) for name in RUNS]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("everything", "modern", "deberta") else pytest.mark.slow)
+        for name in RUNS
+    ],
 )
 
 
@@ -154,7 +160,7 @@ def test_two_processes_train_what_one_does(
 
 
 def type_of(name: str) -> str:
-    return "modernbert" if name == "modern" else "bertkit"
+    return {"modern": "modernbert", "deberta": "deberta-v2"}.get(name, "bertkit")
 
 
 @each_run
@@ -165,7 +171,7 @@ def test_variant_is_saved_and_loaded(
     written = json.loads((run_dir / "model" / "config.json").read_text())
     assert written["model_type"] == type_of(name)
     assert bool(live.config.variant)
-    if name != "modern":
+    if type_of(name) == "bertkit":
         variant = json.loads(json.dumps(live.config.variant))
         assert {key: written[key] for key in ("attention", "norm", "pooling")} == variant
     padded = bertkit.load_model(run_dir)
@@ -219,15 +225,16 @@ def test_variant_is_fine_tuned_and_predicts(name: str, finished: Callable[[str],
     np.testing.assert_allclose(vectors[1], embed([texts[1]])[0], rtol=0, atol=1e-6)
 
 
-def test_shared_parameters_belong_to_no_layer() -> None:
+@pytest.mark.parametrize(("attention", "name"), [
+    (AttentionConfig(pattern="linformer", compressed_size=7), "bert.encoder.compression.key.weight"),
+    (AttentionConfig(positions="disentangled"), "bert.encoder.positions.embedding.weight"),
+])  # fmt: skip
+def test_shared_parameters_belong_to_no_layer(attention: AttentionConfig, name: str) -> None:
     """Drawing the top anew leaves it alone, freezing the layers below too; freezing all freezes it and the last norm."""
-    config = small_config(
-        attention=AttentionConfig(pattern="linformer", compressed_size=7), norm=NormConfig(placement="pre")
-    )
-    model = BertWithHeads(config)
+    model = BertWithHeads(small_config(attention=attention, norm=NormConfig(placement="pre")))
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
-    encoder, name = model.bert.encoder, "bert.encoder.compression.key.weight"
-    assert sum("compression" in each for each in model.state_dict()) == 1
+    encoder = model.bert.encoder
+    assert sum(name.split(".")[2] in each for each in model.state_dict()) == 1
     before = model.get_parameter(name).detach().clone()
     reinitialise_top(model, 1, seed=3)
     assert torch.equal(model.get_parameter(name), before)

@@ -242,7 +242,7 @@ def test_a_file_with_an_end_of_texts_keeps_its_type(kind: str, tmp_path: Path) -
     assert (content["model_type"], content["eos_token_id"]) == (kind, 4)
 
 
-@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini"])
+@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini", "deberta_mini"])
 def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """It is written as its type, and read again as it was."""
     model = bertkit.new_model(name, tokenizer)
