@@ -148,6 +148,7 @@ class _AttentionConfig(TypedDict, total=False):
     compressed_size: int
     compression_shared: Literal['none', 'heads', 'key_value', 'layers']
     bias: bool
+    key_value_heads: int | None
 
 _AttentionOption: TypeAlias = Literal['bert', 'deberta', 'modern', 'transformer']
 
@@ -157,6 +158,7 @@ class _NormConfig(TypedDict, total=False):
     kind: str
     bias: bool
     before_first: bool
+    of_embeddings: bool
 
 class _OptimizerConfig(TypedDict, total=False):
     name: str
@@ -185,11 +187,11 @@ class _BertShape(TypedDict, total=False):
     scale_outputs: bool
     frequency_biases: bool
     task_transform: bool
-    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2'] | None
+    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert'] | None
     embedding_size: int | None
     shared_layers: bool
 
-_ModelOption: TypeAlias = Literal['albert_mini', 'base', 'deberta_mini', 'electra_mini', 'large', 'medium', 'mini', 'modern_base', 'modern_mini', 'modern_small', 'modern_tiny', 'roberta_mini', 'small', 'tiny']
+_ModelOption: TypeAlias = Literal['albert_mini', 'base', 'deberta_mini', 'electra_mini', 'eurobert_mini', 'large', 'medium', 'mini', 'modern_base', 'modern_mini', 'modern_small', 'modern_tiny', 'roberta_mini', 'small', 'tiny']
 
 class _ScheduleConfig(TypedDict, total=False):
     name: str
@@ -449,7 +451,7 @@ def pretrain(
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
         optimizer: one of adamw, lamb; or a mapping of settings, with the option as `name`
-        model: one of albert_mini, base, deberta_mini, electra_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
+        model: one of albert_mini, base, deberta_mini, electra_mini, eurobert_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         experiment: one of attention_zoo, bert_base, bert_large_lamb_phase1, bert_large_lamb_phase2, continue_pretraining, language_model, quickstart; or a mapping of settings, with the option as `name`
@@ -536,7 +538,7 @@ def finetune(
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
         attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
-        model: one of albert_mini, base, deberta_mini, electra_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
+        model: one of albert_mini, base, deberta_mini, electra_mini, eurobert_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
         text_column: the column of the text: a name, or a number from 0
         text_pair_column: the column of the second text
@@ -614,7 +616,7 @@ def glue(
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
         attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
-        model: one of albert_mini, base, deberta_mini, electra_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
+        model: one of albert_mini, base, deberta_mini, electra_mini, eurobert_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
 
     Returns:

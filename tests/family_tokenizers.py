@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 TEXTS = (
     "The committee will meet on Tuesday, but it has not decided anything yet.",
@@ -18,21 +18,40 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 def save_tokenizer(kind: str, folder: Path) -> int:
     """Save a tokenizer of a type's own class, with about 300 tokens; return their number."""
-    made = _byte_level(kind) if kind == "roberta" else _unigram(kind) if kind in _UNIGRAM else _word_piece()
+    others = {"roberta": _roberta, "eurobert": _llama}
+    made = others[kind]() if kind in others else _unigram(kind) if kind in _UNIGRAM else _word_piece()
     made.save_pretrained(folder)
     return len(made)
 
 
-def _byte_level(kind: str) -> transformers.PreTrainedTokenizerFast:
+def _byte_level(special: list[str]) -> Tokenizer:
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     library.train_from_iterator(
         TEXTS,
-        trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
-    model = json.loads(library.to_str())["model"]
+    return library
+
+
+def _roberta() -> transformers.PreTrainedTokenizerFast:
+    model = json.loads(_byte_level(SPECIAL).to_str())["model"]
     return transformers.RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+
+
+def _llama() -> transformers.PreTrainedTokenizerFast:
+    """Without a class of its own; padding is the end of a text, as in EuroBERT's."""
+    first, last, mask = "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
+    library = _byte_level([first, last, mask])
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", pair=f"{first} $A {last} $B {last}", special_tokens=[(first, 0), (last, 1)]
+    )
+    names = {"bos_token": first, "eos_token": last, "cls_token": first, "sep_token": last, "pad_token": last}
+    inputs = ["input_ids", "attention_mask"]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=library, mask_token=mask, model_input_names=inputs, **names
+    )
 
 
 _UNIGRAM = {

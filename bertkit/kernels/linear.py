@@ -49,12 +49,12 @@ class Linear(nn.Linear):
 
 
 def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:
-    """Apply linear maps of equal size to the same inputs (n, k): each (n, m); in training on a GPU by one product."""
+    """Apply linear maps to the same inputs (n, k): each (n, m); in training on a GPU by one product."""
     if not (inputs.is_cuda and torch.is_grad_enabled()):  # else a decoder would join its weights for every token
         return [each(inputs) for each in maps]
     weight = torch.cat([each.weight for each in maps])
     bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
-    return F.linear(inputs, weight, bias).chunk(len(maps), -1)
+    return torch.split(F.linear(inputs, weight, bias), [len(each.weight) for each in maps], -1)
 
 
 class Embedding(nn.Embedding):

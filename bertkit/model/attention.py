@@ -298,10 +298,11 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads = config.num_attention_heads
         self.slots = AttentionSlots(config, layer, shared)  # empty in a BERT
-        size, bias = config.hidden_size, config.attention.bias
+        self.head_size, size, bias = config.head_size, config.hidden_size, config.attention.bias
+        of_keys = self.head_size * (config.attention.key_value_heads or self.num_heads)
         self.query = Linear(size, size, bias)
-        self.key = Linear(size, size, bias) if self.slots.score.needs_keys else None
-        self.value = Linear(size, size, bias)
+        self.key = Linear(size, of_keys, bias) if self.slots.score.needs_keys else None
+        self.value = Linear(size, of_keys, bias)
         self.output = Linear(size, size, bias)
         self.output.init_scale = config.output_scale
         self.dropout_prob = config.attention_probs_dropout_prob
@@ -321,7 +322,8 @@ class MultiHeadAttention(nn.Module):
         else:
             vectors = [self.query(hidden), *linear_of_each(source, of_source)]
         query, *key, value = (self.in_heads(each) for each in vectors)
-        return *self.slots.transform(query, key[0] if key else None, position_ids), value
+        query, of_keys = self.slots.transform(query, key[0] if key else None, position_ids)
+        return query, self.for_all_heads(of_keys), self.for_all_heads(value)
 
     def context(
         self, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, attentions: list[Tensor] | None
@@ -340,5 +342,10 @@ class MultiHeadAttention(nn.Module):
         return self.slots.variant(self.query, self.key, longest)
 
     def in_heads(self, vectors: Tensor) -> Tensor:
-        """(n, D) -> (n, N, H)."""
-        return vectors.unflatten(1, (self.num_heads, -1))  # type: ignore[no-any-return, no-untyped-call]
+        """(n, D) -> (n, N, H), or fewer heads of keys and values."""
+        return vectors.unflatten(1, (-1, self.head_size))  # type: ignore[no-any-return, no-untyped-call]
+
+    def for_all_heads(self, vectors: Tensor) -> Tensor:
+        """Repeat keys or values that several heads of queries share (Ainslie et al. 2023, section 2.2): (n, K, H) -> (n, N, H)."""
+        share = self.num_heads // vectors.shape[1]
+        return vectors if share == 1 else vectors.repeat_interleave(share, 1)

@@ -71,6 +71,8 @@ class AttentionConfig:
     compressed_size: Size = 128
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
     bias: bool = field(default=True, metadata=IF_SET)
+    # heads of keys and values, each shared by as many heads of queries; None: as many as of queries
+    key_value_heads: Size | None = field(default=None, metadata=IF_SET)
 
     def __post_init__(self) -> None:
         chosen, half = vars(self), self.distance_buckets // 2
@@ -86,6 +88,10 @@ class AttentionConfig:
                 for name, both in sides.items()
                 if not chosen[name] or len({*chosen[name]}) != len(chosen[name])
             ),
+            self.positions == "disentangled"
+            and self.key_value_heads is not None
+            and f"attention.key_value_heads={self.key_value_heads} with attention.positions=disentangled: the maps of all heads read its "
+            "embeddings of distances; change one of them",
             self.positions == "disentangled"
             and (self.distance_buckets == 1 or self.max_distance < half + (3 if half else 1))
             and f"attention.distance_buckets={self.distance_buckets} with attention.max_distance={self.max_distance}: expected 0, or 2 or more, and "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bertkit.base import plugins
 from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved, linear_of_each
 from bertkit.model.attention import ALONE, MultiHeadAttention, Shared
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
@@ -82,7 +82,8 @@ class Embeddings(nn.Module):
             config.embedding_dropout_prob,
         )
         self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else None
-        self.norm = make_norm(config, config.hidden_size if is_first else size) if is_bert else None
+        has_norm = is_bert and config.norm.of_embeddings
+        self.norm = make_norm(config, config.hidden_size if is_first else size) if has_norm else None
         self.is_post_norm = is_bert and config.norm.placement == "post"
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
         self.projection = Linear(size, config.hidden_size) if has_map and not is_first else None
@@ -143,6 +144,20 @@ class GatedFeedForward(FeedForward):
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> two of (S, F) -> (S, D)."""
         activated, gate = self.intermediate(hidden).chunk(2, -1)
+        return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
+
+
+@plugins.option("feed_forward", "two_map_glu")
+class TwoMapGatedFeedForward(FeedForward):
+    """The same with a matrix for each of the two linear maps, as Llama and EuroBERT store them."""
+
+    def __init__(self, config: BertConfig, *, bias: bool = True) -> None:
+        super().__init__(config, bias=bias)
+        self.gate = Linear(config.hidden_size, config.intermediate_size, bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(S, D) -> two of (S, F) -> (S, D)."""
+        activated, gate = linear_of_each(hidden, [self.intermediate, self.gate])
         return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
 
 

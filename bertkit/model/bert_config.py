@@ -18,7 +18,9 @@ READING_FIRST = ("first", "cls")  # the poolings that read the first token of ea
 
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 # the model type of `config.json` under which a model is written, where several have the same layers
-Family = Literal["roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2"]
+Family = Literal[
+    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert"
+]
 PoolerActivation = Literal["tanh", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
@@ -65,6 +67,7 @@ class NormConfig:
     kind: Annotated[str, OptionOf("norm")] = "layer_norm"
     bias: bool = field(default=True, metadata=IF_SET)  # of a layer norm
     before_first: bool = field(default=True, metadata=IF_SET)  # with `pre`: whether the first attention has one, too
+    of_embeddings: bool = field(default=True, metadata=IF_SET)  # whether the embeddings have one
 
     def __post_init__(self) -> None:
         refuse(
@@ -173,7 +176,7 @@ class BertShape:
         return [f"{name}={length} exceeds the model's max_position_embeddings={limit}; lower {setting}"]
 
     def size_problems(self, attention: AttentionConfig) -> list[str]:
-        """Return an error line if positions need an even size and it is odd."""
+        """Return error lines if positions need an even size and it is odd, or heads cannot share keys evenly."""
         sizes = {
             "sinusoidal": (
                 "model.embedding_size" if self.embedding_size else "model.hidden_size",
@@ -182,7 +185,10 @@ class BertShape:
             "rotary": ("model.hidden_size / model.num_attention_heads", self.head_size),
         }
         name, size = sizes.get(attention.positions, ("", 0))
-        return [f"{name}={size}: attention.positions={attention.positions} needs an even number"] if size % 2 else []
+        heads, of_keys = self.num_attention_heads, attention.key_value_heads or self.num_attention_heads
+        odd = f"{name}={size}: attention.positions={attention.positions} needs an even number"
+        uneven = f"attention.key_value_heads={of_keys}: expected a divisor of model.num_attention_heads={heads}"
+        return ([odd] if size % 2 else []) + ([uneven] if heads % of_keys else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +224,8 @@ class BertConfig(BertShape):
     pooler_act: PoolerActivation = field(default="tanh", metadata=IF_SET)
     projects_first: bool = field(default=False, metadata=IF_SET)  # the map from `embedding_size` comes before the norm
     task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none
+    # whether the masked LM head is one linear map, with a matrix of its own
+    plain_lm_head: bool = field(default=False, metadata=IF_SET)
 
     @property
     def output_scale(self) -> float:
@@ -249,6 +257,7 @@ class BertConfig(BertShape):
             "pooler_act": self.pooler_act != "tanh",
             "projects_first": self.projects_first,
             "task_type_vocab_size": self.task_type_vocab_size > 0,
+            "plain_lm_head": self.plain_lm_head,
             "embedding_size": self.embedding_size is not None,
             "shared_layers": self.shared_layers,
             "type_vocab_size": self.type_vocab_size == 0,

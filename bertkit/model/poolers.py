@@ -67,6 +67,15 @@ class MeanPooler(Pooler):
         return mean(hidden, layout)
 
 
+@plugins.option("pooler", "late_mean")
+class LateMean(Pooler):
+    """The mean of what the linear map and the activation make of each token vector, as in EuroBERT."""
+
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (B, D)."""
+        return mean(self.activation(self.dense(hidden)), layout)
+
+
 @plugins.option("pooler", "feed_forward")
 class AttentivePooler(Pooler):
     """A mean with learned weights: feed-forward attention scores a token by a(h) = tanh(w h + b)."""

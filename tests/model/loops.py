@@ -184,8 +184,12 @@ def multi_head(w: Weights, config: BertConfig, layer: int, x: Numbers, side: str
         np.array([linear(w, f"{name}.{which}", token) for token in x])
         for which in ("query", "key" if needs_key else "query", "value")
     )
-    parts = [slice(number * size, (number + 1) * size) for number in range(config.num_attention_heads)]
-    heads = [head(w, config, layer, n, query[:, p], key[:, p], value[:, p], side) for n, p in enumerate(parts)]
+    num_heads = config.num_attention_heads
+    share = num_heads // (config.attention.key_value_heads or num_heads)  # Ainslie et al. 2023, section 2.2
+    heads = []
+    for number in range(num_heads):
+        p, of_keys = (slice(n * size, (n + 1) * size) for n in (number, number // share))
+        heads.append(head(w, config, layer, number, query[:, p], key[:, of_keys], value[:, of_keys], side))
     return np.array([linear(w, f"{name}.output", token) for token in np.concatenate(heads, 1)])
 
 
@@ -211,6 +215,8 @@ def feed_forward(w: Weights, config: BertConfig, layer: int, token: Numbers, sid
     inner, gate = linear(w, f"{name}.intermediate", token), 1
     if config.feed_forward.kind == "glu":  # Shazeer 2020, equation 6
         inner, gate = np.split(inner, 2)
+    if config.feed_forward.kind == "two_map_glu":  # the same
+        gate = linear(w, f"{name}.gate", token)
     shown = inner * (inner.real > 0) if config.hidden_act == "relu" else inner / (1 + np.exp(-inner))  # or silu
     return linear(w, f"{name}.output", shown * gate)
 
@@ -231,7 +237,7 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
         maps = config.embedding_size is not None
         if maps and config.projects_first:
             token = w["embeddings.first_projection.weight"] @ token
-        token = norm(w, "embeddings.norm", token, config)
+        token = norm(w, "embeddings.norm", token, config) if config.norm.of_embeddings else token
         tokens.append(linear(w, "embeddings.projection", token) if maps and not config.projects_first else token)
     x = np.array(tokens)
     for number in range(config.num_hidden_layers):
@@ -248,6 +254,9 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             x = np.array([norm(w, second, token + feed_forward(w, config, layer, token), config) for token in x])
     if config.norm.placement == "pre":
         x = np.array([norm(w, "encoder.norm", token, config) for token in x])
+    activation = {"tanh": np.tanh, "relu": lambda x: np.where(x.real > 0, x, 0)}[config.pooler_act]
+    if config.pooling == "late_mean":
+        return x, sum(activation(linear(w, "pooler.dense", token)) for token in x) / len(x)
     if config.pooling in ("first", "cls"):
         pooled = x[0]
     elif config.pooling in ("mean", "plain_mean"):
@@ -255,7 +264,6 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
     else:  # Raffel and Ellis 2016, equations 2 to 4
         shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
         pooled = sum(share * token for share, token in zip(shares, x, strict=True))
-    activation = {"tanh": np.tanh, "relu": lambda x: np.where(x.real > 0, x, 0)}[config.pooler_act]
     return x, activation(linear(w, "pooler.dense", pooled)) if "pooler.dense.weight" in w else pooled
 
 

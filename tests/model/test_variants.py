@@ -37,9 +37,15 @@ SMALL = {"window": 4, "block_size": 3, "random_blocks": 1, "compressed_size": 7,
 GRADIENT_STEP = 1e-30
 
 
-def config_of(norm: NormConfig = NormConfig(), pooling: Any = "first", layers: int = 2, **attention: Any) -> BertConfig:  # noqa: B008
+def config_of(
+    norm: NormConfig = NormConfig(),
+    pooling: Any = "first",
+    layers: int = 2,
+    heads: int = 3,
+    **attention: Any,  # noqa: B008
+) -> BertConfig:
     return BertConfig(
-        hidden_size=12, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=17, hidden_act="silu",
+        hidden_size=12, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=17, hidden_act="silu",
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=29, type_vocab_size=2,
         initializer_range=0.2, layer_norm_eps=1e-3, vocab_size=19, attention=AttentionConfig(**{**SMALL, **attention}),
         norm=norm, pooling=pooling,
@@ -135,6 +141,13 @@ CASES = {
             rotary_base=700.0, rotary_local_base=30.0, pattern="alternating", bias=False,
         ),
         feed_forward=FeedForwardConfig(kind="glu", bias=False), type_vocab_size=0,
+    ),
+    "eurobert": replace(
+        config_of(
+            NormConfig(placement="pre", kind="rms", of_embeddings=False), "late_mean", heads=6, positions="rotary", rotary_pairs="halves",
+            bias=False, key_value_heads=2,
+        ),
+        feed_forward=FeedForwardConfig(kind="two_map_glu", bias=False), type_vocab_size=0,
     ),
     "factorised": replace(config_of(), embedding_size=7, pooler_act="relu", task_type_vocab_size=3),
     "shared_layers": replace(config_of(layers=3, positions="sinusoidal"), shared_layers=True),

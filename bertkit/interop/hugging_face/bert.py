@@ -189,6 +189,23 @@ def activation_of(name: object) -> object:
     return config_keys.ACTIVATIONS.get(name, name) if isinstance(name, str) else name
 
 
+def rotary_base(theta: object, *given: object) -> object:
+    """Return the base of rotary positions: `theta`, or that of settings such as `rope_parameters`, the last of which counts.
+
+    Raises InputError for another rotation than the plain one.
+    """
+    plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0, "rope_theta": theta}
+    own: Content = dict(plain)
+    for each in given:
+        if isinstance(each, dict):
+            own |= each
+        else:
+            refuse(each is not None and f"{each!r}: expected settings of rotary positions by name")
+    others = [f"{key}={own[key]!r}" for key in own if key != "rope_theta" and own[key] != plain.get(key)]
+    refuse(len(others) > 0 and f"{', '.join(others)} is not supported; bertkit loads 'default' only")
+    return own["rope_theta"]
+
+
 def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     """Return the settings of labels and padding, which all model types have."""
     labels, kind = labels_of(content, _classifier_in(tensors)), content.get("problem_type")
@@ -303,7 +320,7 @@ class VariantArchitecture(BertArchitecture):
         others |= {name: content.get(name, {}) for name in mappings}
         others |= {
             name: content.get(name, False)
-            for name in ("task_transform", "skips_padding", "shared_layers", "projects_first")
+            for name in ("task_transform", "skips_padding", "shared_layers", "projects_first", "plain_lm_head")
         }
         optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size")
         others |= {name: content.get(name) for name in optional}

@@ -103,12 +103,31 @@ DEBERTA = Keys(
     | {"add_cross_attention", "classifier_dropout", "conv_act", "conv_groups", "is_decoder", "position_embedding_type"}
     | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
 )
+EUROBERT = Keys(
+    COMMON - {"classifier_dropout"}
+    | {
+        "attention_bias",
+        "attention_dropout",
+        "classifier_pooling",
+        "eos_token_id",
+        "head_dim",
+        "hidden_act",
+        "mlp_bias",
+    }
+    | {"num_key_value_heads", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta"},
+    {**ONLY, "is_decoder": False, "tie_word_embeddings": False},
+    NO_EFFECT | {"mask_token_id", "pretraining_tp"},
+    {
+        "clf_pooling": "late",
+        "hidden_dropout": 0.0,
+    },  # in published files; the first is the name in the authors' own code
+)
 # of bertkit's own type
 OWN = Keys(
     BERT.honoured
     | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"}
     | {"embedding_size", "family", "head_dropout_probs", "layer_dropout_probs", "pooler_act", "pooler_dropout_probs"}
-    | {"projects_first", "shared_layers", "skips_padding", "task_type_vocab_size"},
+    | {"plain_lm_head", "projects_first", "shared_layers", "skips_padding", "task_type_vocab_size"},
     BERT.only,
     NO_EFFECT,
 )

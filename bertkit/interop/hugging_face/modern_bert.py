@@ -18,7 +18,7 @@ from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
-from bertkit.interop.hugging_face.bert import activation_of, labelled, task_settings
+from bertkit.interop.hugging_face.bert import activation_of, labelled, rotary_base, task_settings
 from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
@@ -243,16 +243,9 @@ def modern_attention(**settings: object) -> AttentionConfig:
 
 def _base(full: Content, kind: str) -> object:
     """Return the base of the rotary positions of layers with full or local attention, as transformers 5 or 4 stores it."""
-    plain: Content = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
-    plain["rope_theta"] = full[_OLD_BASES[kind]]
-    scaling = full.get("rope_scaling") or {}
     match full["rope_parameters"] or {}:
         case {**kinds} if kinds.keys() <= _OLD_BASES.keys() and isinstance(rope := kinds.get(kind) or {}, dict):
-            refuse(not isinstance(scaling, dict) and f"rope_scaling={scaling!r}: expected settings by name")
-            own = {**plain, **rope, **scaling}  # type: ignore[dict-item]
-            others = [f"{key}={own[key]!r}" for key in own if key != "rope_theta" and own[key] != plain.get(key)]
-            refuse(len(others) > 0 and f"{', '.join(others)} is not supported; bertkit loads 'default' only")
-            return own["rope_theta"]
+            return rotary_base(full[_OLD_BASES[kind]], rope, full.get("rope_scaling"))
         case ropes:
             raise InputError(f"rope_parameters={ropes!r}: expected settings for {' and '.join(_OLD_BASES)}")
 

@@ -1,4 +1,4 @@
-"""ModernBERT's rotary positions and DeBERTa's scale of the scores in float64.
+"""Rotary positions of ModernBERT and EuroBERT, EuroBERT's norms and DeBERTa's scale of the scores in float64.
 
 `transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
 comparison in float64, its functions are replaced by the same computation in float64; in float32 they are its own.
@@ -15,12 +15,14 @@ from torch import Tensor
 
 MODULE = "transformers.models.modernbert.modeling_modernbert"
 DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
+EUROBERT = "transformers.models.eurobert.modeling_eurobert"
 
 
-def _angles(self: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+def _angles(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines of all positions, each (1, T, H)."""
     size = self.config.hidden_size // self.config.num_attention_heads
-    base = self.config.rope_parameters[layer_type]["rope_theta"]
+    named = self.config.rope_parameters
+    base = (named if layer_type is None else named[layer_type])["rope_theta"]
     frequencies = base ** -(torch.arange(0, size, 2, dtype=x.dtype) / size)
     angles = torch.cat([position_ids[..., None] * frequencies] * 2, -1)
     return angles.cos(), angles.sin()
@@ -37,6 +39,12 @@ def _scale(vectors: Tensor, num_terms: int) -> Tensor:
     return torch.tensor(vectors.shape[-1] * num_terms, dtype=vectors.dtype).sqrt()
 
 
+def _normed(self: Any, hidden_states: Tensor) -> Tensor:
+    """Divide vectors by their root mean square."""
+    scale = torch.rsqrt(hidden_states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    return self.weight * (hidden_states * scale)  # type: ignore[no-any-return]
+
+
 @contextlib.contextmanager
 def exact_rotations() -> Iterator[None]:
     """Compute the rotary positions and the scale of `transformers` in the dtype of the model."""
@@ -46,4 +54,7 @@ def exact_rotations() -> Iterator[None]:
             patches.enter_context(patch(f"{MODULE}.apply_rotary_pos_emb", _rotated))
         if DEBERTA in sys.modules:
             patches.enter_context(patch(f"{DEBERTA}.scaled_size_sqrt", _scale))
+        if EUROBERT in sys.modules:
+            patches.enter_context(patch(f"{EUROBERT}.EuroBertRotaryEmbedding.forward", _angles))
+            patches.enter_context(patch(f"{EUROBERT}.EuroBertRMSNorm.forward", _normed))
         yield

@@ -16,7 +16,7 @@ from bertkit.base import plugins
 from bertkit.model.bert import Bert
 from bertkit.model.bert_config import BertConfig, ProblemType, problem_type_of
 from bertkit.model.decoder import Decoder
-from bertkit.model.head.head import Encoded, Head, LinearHead, MaskedLMHead, ReplacedTokenHead
+from bertkit.model.head.head import Encoded, Head, LinearHead, MaskedLMHead, PlainLMHead, ReplacedTokenHead
 from bertkit.model.recurrent.decoder import RecurrentDecoder
 
 READ = 'inputs = tokenizer("A text to read.", truncation=True, return_tensors="pt")\n'
@@ -41,8 +41,8 @@ print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 """
 
     def make(self, config: BertConfig, encoder: Bert) -> nn.Module:
-        """Make a transform with an output matrix that is tied to the token embeddings."""
-        return MaskedLMHead(config, is_shown=self.is_shown)
+        """Make a transform with an output matrix that is tied to the token embeddings, or one linear map."""
+        return PlainLMHead(config) if config.plain_lm_head else MaskedLMHead(config, is_shown=self.is_shown)
 
     def logits(self, module: nn.Module, encoded: Encoded) -> Tensor:
         """(M, D) -> (M, V)."""

@@ -70,6 +70,18 @@ class MaskedLMHead(Transform):
         return self.decoder(super().forward(hidden), token_embedding, self.bias)  # type: ignore[no-any-return]
 
 
+class PlainLMHead(nn.Module):
+    """Score every token of the vocabulary by one linear map, as in EuroBERT."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.vocab_size, config.feed_forward.bias)
+
+    def forward(self, hidden: Tensor, token_embedding: Tensor) -> Tensor:
+        """(M, D) -> (M, V); the token embeddings are not used."""
+        return self.dense(hidden)  # type: ignore[no-any-return]
+
+
 class ReplacedTokenHead(nn.Module):
     """Two linear maps to the logit of each token that it was replaced.
 

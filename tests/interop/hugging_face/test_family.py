@@ -36,6 +36,7 @@ CONFIGS: dict[str, Any] = {
     "electra": transformers.ElectraConfig,
     "albert": transformers.AlbertConfig,
     "deberta-v2": transformers.DebertaV2Config,
+    "eurobert": transformers.EuroBertConfig,
 }
 
 
@@ -63,6 +64,14 @@ def shape(kind: str, number: int) -> dict[str, Any]:
         return {names.get(key, key): value for key, value in sizes.items() if key in names or key not in ABSENT} | {
             "seq_classif_dropout": 0.25, "qa_dropout": 0.15,
         }  # fmt: skip
+    if kind == "eurobert":
+        names = architecture(kind).names_in_file
+        size, of_keys = 2 * draw.randint(2, 4), draw.choice([1, 2])
+        return {names.get(key, key): value for key, value in sizes.items() if key not in ABSENT_IN_EUROBERT} | {
+            "hidden_size": size * 2 * of_keys, "num_attention_heads": 2 * of_keys, "num_key_value_heads": of_keys, "rms_norm_eps": 1e-5,
+            "attention_bias": draw.choice([True, False]), "mlp_bias": draw.choice([True, False]), "rope_theta": draw.choice([500.0, 1e4]),
+            "eos_token_id": None, "mask_token_id": 4, "classifier_pooling": ("bos", "mean", "late")[number % 3],
+        }  # fmt: skip
     if kind in ("albert", "deberta-v2"):
         del sizes["classifier_dropout"]
     if kind == "deberta-v2":
@@ -79,6 +88,7 @@ def shape(kind: str, number: int) -> dict[str, Any]:
     return sizes
 
 
+ABSENT_IN_EUROBERT = ("type_vocab_size", "classifier_dropout", "embedding_size", "use_task_id")
 ABSENT = ("type_vocab_size", "layer_norm_eps", "embedding_size", "use_task_id")
 
 
@@ -220,6 +230,16 @@ REFUSED = [
     ("electra", {"embedding_size": 0}, "embedding_size=0: expected"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
     ("albert", {"inner_group_num": 2}, "inner_group_num=2 is not supported"),
+    ("eurobert", {"head_dim": 5}, "head_dim=5 is not supported"),
+    ("eurobert", {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported"),
+    (
+        "eurobert",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+        "rope_type='yarn', factor=2.0 is not supported",
+    ),
+    ("eurobert", {"rope_scaling": {"type": "linear"}}, "type='linear' is not supported"),
+    ("eurobert", {"classifier_pooling": "last"}, "classifier_pooling='last': expected bos, mean, late"),
+    ("eurobert", {"num_key_value_heads": 3}, "num_key_value_heads=3: expected a divisor of num_attention_heads=2"),
 ]
 
 
@@ -242,7 +262,7 @@ def test_a_file_with_an_end_of_texts_keeps_its_type(kind: str, tmp_path: Path) -
     assert (content["model_type"], content["eos_token_id"]) == (kind, 4)
 
 
-@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini", "deberta_mini"])
+@pytest.mark.parametrize("name", ["roberta_mini", "albert_mini", "electra_mini", "deberta_mini", "eurobert_mini"])
 def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """It is written as its type, and read again as it was."""
     model = bertkit.new_model(name, tokenizer)

@@ -20,7 +20,7 @@ from bertkit.model.heads import BertWithHeads
 # settings that follow from the type, and from others that `config.json` has
 _DERIVED = (
     "classifier_dropout", "head_act", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
-    "projects_first",
+    "projects_first", "plain_lm_head",
 )  # fmt: skip
 # settings that no architecture writes, or only with the class of a task
 _NOT_OF_THE_TYPE: dict[str, object] = {
