@@ -38,11 +38,11 @@ GRADIENT_STEP = 1e-30
 
 
 def config_of(
-    norm: NormConfig = NormConfig(),
+    norm: NormConfig = NormConfig(),  # noqa: B008
     pooling: Any = "first",
     layers: int = 2,
     heads: int = 3,
-    **attention: Any,  # noqa: B008
+    **attention: Any,
 ) -> BertConfig:
     return BertConfig(
         hidden_size=12, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=17, hidden_act="silu",

@@ -83,6 +83,7 @@ def shape(kind: str, number: int) -> dict[str, Any]:
             "pooler_dropout": draw.choice([0.0, 0.2]), "pooler_hidden_act": draw.choice(["gelu", "tanh", "gelu_new"]),
         }  # fmt: skip
         is_relative = sizes["relative_attention"]
+        sizes["norm_rel_ebd"] = sizes["norm_rel_ebd"] if is_relative else "none"  # else its norm is left out
         sizes["position_biased_input"] = not is_relative and draw.choice([True, False])
         sizes["pos_att_type"] = draw.choice(["p2c|c2p", ["c2p", "p2c"], "c2p", ["p2c"]]) if is_relative else []
     return sizes
