@@ -296,7 +296,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
         super().__init__()
-        self.num_heads = config.num_attention_heads
+        self.num_heads, self.dropout_prob = config.num_attention_heads, config.attention_probs_dropout_prob
         self.slots = AttentionSlots(config, layer, shared)  # empty in a BERT
         self.head_size, size, bias = config.head_size, config.hidden_size, config.attention.bias
         of_keys = self.head_size * (config.attention.key_value_heads or self.num_heads)
@@ -305,7 +305,6 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(size, of_keys, bias)
         self.output = Linear(size, size, bias)
         self.output.init_scale = config.output_scale
-        self.dropout_prob = config.attention_probs_dropout_prob
 
     def forward(
         self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, source: Tensor | None = None
