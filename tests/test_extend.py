@@ -316,6 +316,13 @@ def test_a_student_learns_the_logits_and_the_layers_of_its_teacher(start: Path, 
     assert reports[-1].accuracies.keys() == {"sequence"}
 
 
+@pytest.mark.parametrize("name", ["freelb", "smart"])
+def test_adversarial_objectives_are_trained_by_the_command(start: Path, prepared_dir: Path, name: str) -> None:
+    """Whose estimate of the memory runs them, too: they compute gradients in their forward passes."""
+    words = [word for word in words_of(name, start, prepared_dir) if not word.startswith("plugins=")]
+    assert run([*words, "plugins=[adversarial]", "output_dir=run"]) == 0
+
+
 def test_adversarial_objectives_go_uphill(start: Path) -> None:
     """Without dropout: a pass alone, from no start, has the plain loss; each further pass has a larger one; and a model is trained."""
     import adversarial

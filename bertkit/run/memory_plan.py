@@ -118,13 +118,14 @@ def measure_activations(model: Trained, forward: Callable[[int], int], num_seque
     first = next(model.parameters())
     kept: dict[int, torch.UntypedStorage] = {}  # by address, which is unique while the storage exists
 
-    def keep(tensor: Tensor) -> None:
+    def keep(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor  # an objective may compute gradients in its forward pass
 
     with (
         torch.random.fork_rng(devices=[first.device] if first.is_cuda else []),
         _uncompiled(),
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda unused: unused),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         num_tokens = forward(num_sequences)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
