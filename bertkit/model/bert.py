@@ -208,6 +208,36 @@ class EncoderLayer(nn.Module):
         return halved(self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden))), self.fast)
 
 
+class ConvolvedLayer(EncoderLayer):
+    """A layer whose output is added to a convolution of its input along each sequence: norm(layer(x) + act(conv(x))).
+
+    Source: transformers modeling_deberta_v2.py `ConvLayer`; He et al. 2020's code, version 2.
+    """
+
+    def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
+        super().__init__(config, layer, shared)
+        assert config.convolution is not None
+        size, width, groups = config.hidden_size, config.convolution.kernel_size, config.convolution.groups
+        self.convolution = nn.Conv1d(size, size, width, padding=width // 2, groups=groups)
+        self.convolution_activation = {"tanh": torch.tanh, **ACTIVATIONS}[config.convolution.act]
+        self.convolution_dropout = Dropout(config.hidden_dropout_prob)
+        self.convolution_norm = make_norm(config)
+
+    def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
+        """As a layer's, with the convolution."""
+        output, convolved = super().forward(hidden, geometry, attentions), self.convolve(hidden, geometry.keys)
+        convolved = convolved if geometry.is_self_attention else convolved[geometry.keys.starts]
+        return self.convolution_norm(output + self.convolution_activation(self.convolution_dropout(convolved)))  # type: ignore[no-any-return]
+
+    def convolve(self, hidden: Tensor, layout: Layout) -> Tensor:
+        """(S, D) -> (S, D), with zeros before and after each sequence; a run of equal lengths at a time."""
+        sizes, convolved = [count * length for _, count, length in layout.runs], []
+        for (_, count, length), part in zip(layout.runs, torch.split(hidden, sizes), strict=True):
+            tokens = part.view(count, length, -1).transpose(1, 2)  # (B, D, T)
+            convolved.append(self.convolution(tokens).transpose(1, 2).flatten(0, 1))
+        return torch.cat(convolved)
+
+
 class Encoder(nn.Module):
     """L layers; with `pre` norms also a final norm (Xiong et al. 2020, section 3.1)."""
 
@@ -219,7 +249,8 @@ class Encoder(nn.Module):
         self.positions = make_positions(config, changes_layers).shared()
         shared = Shared(self.compression, self.positions)
         own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
-        layers = [EncoderLayer(config, number, shared) for number in own]
+        first = EncoderLayer if config.convolution is None else ConvolvedLayer
+        layers = [(EncoderLayer if number else first)(config, number, shared) for number in own]
         self.layers = nn.ModuleList(layers * (len(numbers) // len(own)))
         self.norm = make_norm(config) if config.norm.placement == "pre" else None
 

@@ -81,6 +81,18 @@ class NormConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig:
+    """A convolution beside the first layer, as in the large models of DeBERTa v2."""
+
+    kernel_size: Size
+    groups: Size = 1
+    act: PoolerActivation = "tanh"
+
+    def __post_init__(self) -> None:
+        refuse(self.kernel_size % 2 == 0 and f"convolution.kernel_size={self.kernel_size}: expected an odd number")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderShape:
     """The decoder that generates a text from an encoded one; conf/decoder explains each setting, with its source."""
 
@@ -223,6 +235,7 @@ class BertConfig(BertShape):
     layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     pooler_act: PoolerActivation = field(default="tanh", metadata=IF_SET)
     projects_first: bool = field(default=False, metadata=IF_SET)  # the map from `embedding_size` comes before the norm
+    convolution: ConvolutionConfig | None = field(default=None, metadata=IF_SET)
     task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none
     # whether the masked LM head is one linear map, with a matrix of its own
     plain_lm_head: bool = field(default=False, metadata=IF_SET)
@@ -256,6 +269,7 @@ class BertConfig(BertShape):
             "layer_dropout_probs": bool(self.layer_dropout_probs),
             "pooler_act": self.pooler_act != "tanh",
             "projects_first": self.projects_first,
+            "convolution": self.convolution is not None,
             "task_type_vocab_size": self.task_type_vocab_size > 0,
             "plain_lm_head": self.plain_lm_head,
             "embedding_size": self.embedding_size is not None,
@@ -279,8 +293,13 @@ class BertConfig(BertShape):
         ids = {"pad_token_id": self.pad_token_id, "eos_token_id": self.eos_token_id or 0}
         if decoder is not None:
             ids |= {"decoder.start_token_id": decoder.start_token_id, "decoder.end_token_id": decoder.end_token_id}
+        groups = self.convolution.groups if self.convolution else 1
         refuse(
             self.size_problems(self.attention),
+            size % groups > 0 and f"convolution.groups={groups}: hidden_size={size} is not a multiple of it",
+            self.convolution is not None
+            and self.shared_layers
+            and "convolution with shared_layers=true: it is beside the first layer, and all layers are one; leave one out",
             decoder is not None
             and decoder.kind == "rnn"
             and size % 2 > 0

@@ -56,7 +56,8 @@ def can_record(model: BertWithHeads) -> bool:
     if not isinstance(encoder, Encoder) or config.decoder is not None or has_plugins:
         return False
     slots = [layer.attention.slots for layer in encoder.layers if isinstance(layer, EncoderLayer)]
-    is_bert = not any(each.has_scores or each.compress_keys for each in slots) and config.pooling in READING_FIRST
+    reads_layout = config.pooling not in READING_FIRST or config.convolution is not None
+    is_bert = not any(each.has_scores or each.compress_keys for each in slots) and not reads_layout
     return is_bert and all(pattern.key_range is not None for pattern in encoder.patterns)
 
 

@@ -239,7 +239,7 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             token = w["embeddings.first_projection.weight"] @ token
         token = norm(w, "embeddings.norm", token, config) if config.norm.of_embeddings else token
         tokens.append(linear(w, "embeddings.projection", token) if maps and not config.projects_first else token)
-    x = np.array(tokens)
+    x = embedded = np.array(tokens)
     for number in range(config.num_hidden_layers):
         layer = 0 if config.shared_layers else number  # Lan et al. 2020, section 3.1, as is the projection
         first, second = (f"encoder.layers.{layer}.{part}_norm" for part in ("attention", "feed_forward"))
@@ -252,6 +252,13 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
             mixed = multi_head(w, config, layer, x)
             x = np.array([norm(w, first, token + more, config) for token, more in zip(x, mixed, strict=True)])
             x = np.array([norm(w, second, token + feed_forward(w, config, layer, token), config) for token in x])
+        if number == 0 and config.convolution:
+            x = np.array(
+                [
+                    norm(w, "encoder.layers.0.convolution_norm", token, config)
+                    for token in x + convolved(w, config, embedded)
+                ]
+            )
     if config.norm.placement == "pre":
         x = np.array([norm(w, "encoder.norm", token, config) for token in x])
     activation = {"tanh": np.tanh, "relu": lambda x: np.where(x.real > 0, x, 0)}[config.pooler_act]
@@ -265,6 +272,20 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
         shares = softmax(np.array([np.tanh(linear(w, "pooler.score", token))[0] for token in x]))
         pooled = sum(share * token for share, token in zip(shares, x, strict=True))
     return x, activation(linear(w, "pooler.dense", pooled)) if "pooler.dense.weight" in w else pooled
+
+
+def convolved(w: Weights, config: BertConfig, x: Numbers) -> Numbers:
+    """What modeling_deberta_v2.py `ConvLayer` adds to the output of the first layer: (T, D)."""
+    assert config.convolution is not None
+    name, size, groups = "encoder.layers.0.convolution", config.convolution.kernel_size, config.convolution.groups
+    width, sums = x.shape[1] // groups, np.array([w[f"{name}.bias"]] * len(x))
+    for t in range(len(x)):
+        for d in range(x.shape[1]):
+            group = slice(d // width * width, d // width * width + width)
+            for k in range(size):
+                if 0 <= t + k - size // 2 < len(x):
+                    sums[t, d] += (w[f"{name}.weight"][d, :, k] * x[t + k - size // 2, group]).sum()
+    return np.tanh(sums) if config.convolution.act == "tanh" else sums / (1 + np.exp(-sums))
 
 
 def translate(w: Weights, config: BertConfig, source: list[int], target: list[int]) -> Numbers:

@@ -24,7 +24,7 @@ from bertkit.kernels.layout import Layout
 from bertkit.model import bert
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert import Bert
-from bertkit.model.bert_config import BertConfig, FeedForwardConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, ConvolutionConfig, FeedForwardConfig, NormConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.patterns import CAUSAL, bigbird_blocks
@@ -122,6 +122,8 @@ CASES = {
     "disentangled_keys": config_of(positions="disentangled", distance_terms=("p2c",), pattern="window"),
     "disentangled_queries": config_of(positions="disentangled", distance_terms=("c2p",), pattern="bigbird", distance_maps="own"),
     "projected_first": replace(config_of(positions="disentangled", distance_norm=True), embedding_size=7, projects_first=True),
+    "convolution": replace(config_of(), convolution=ConvolutionConfig(kernel_size=3, act="silu")),
+    "convolution_in_groups": replace(config_of(positions="disentangled"), convolution=ConvolutionConfig(kernel_size=5, groups=3)),
     "none": config_of(positions="none"),
     "causal": config_of(pattern="causal", pooling="mean"),
     "window": config_of(pattern="window"),

@@ -322,7 +322,7 @@ class VariantArchitecture(BertArchitecture):
             name: content.get(name, False)
             for name in ("task_transform", "skips_padding", "shared_layers", "projects_first", "plain_lm_head")
         }
-        optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size")
+        optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size", "convolution")
         others |= {name: content.get(name) for name in optional}
         others |= {"pooler_act": content.get("pooler_act", "tanh")}
         others |= {"task_type_vocab_size": content.get("task_type_vocab_size", 0)}

@@ -96,11 +96,11 @@ DEBERTA = Keys(
     | {"attention_head_size", "attention_probs_dropout_prob", "cls_dropout", "embedding_size", "hidden_act"}
     | {"hidden_dropout_prob", "layer_norm_eps", "legacy", "max_relative_positions", "norm_rel_ebd", "pooler_dropout"}
     | {"pooler_hidden_act", "pooler_hidden_size", "pos_att_type", "position_biased_input", "position_buckets"}
-    | {"relative_attention", "share_att_key", "type_vocab_size"},
-    {**ONLY, "conv_kernel_size": 0},
-    # of the convolution, and keys that nothing in `transformers` reads
+    | {"conv_act", "conv_groups", "conv_kernel_size", "relative_attention", "share_att_key", "type_vocab_size"},
+    ONLY,
+    # which nothing in `transformers` reads
     NO_EFFECT
-    | {"add_cross_attention", "classifier_dropout", "conv_act", "conv_groups", "is_decoder", "position_embedding_type"}
+    | {"add_cross_attention", "classifier_dropout", "is_decoder", "position_embedding_type"}
     | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
 )
 EUROBERT = Keys(
@@ -125,7 +125,17 @@ EUROBERT = Keys(
 # of bertkit's own type
 OWN = Keys(
     BERT.honoured
-    | {"attention", "embedding_dropout_prob", "feed_forward", "head", "head_act", "norm", "pooling", "task_transform"}
+    | {
+        "attention",
+        "convolution",
+        "embedding_dropout_prob",
+        "feed_forward",
+        "head",
+        "head_act",
+        "norm",
+        "pooling",
+        "task_transform",
+    }
     | {"embedding_size", "family", "head_dropout_probs", "layer_dropout_probs", "pooler_act", "pooler_dropout_probs"}
     | {"plain_lm_head", "projects_first", "shared_layers", "skips_padding", "task_type_vocab_size"},
     BERT.only,

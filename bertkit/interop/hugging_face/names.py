@@ -74,6 +74,7 @@ HUGGING_FACE |= _CROSS | {
 }
 OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression|positions)\.|^bert\.pooler\.score\."
+    r"|^bert\.encoder\.layers\.\d+\.convolution(_norm)?\."
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
     r"|^bert\.embeddings\.(plugin|first_projection)\.|^heads\."
 )

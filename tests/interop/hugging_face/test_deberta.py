@@ -77,7 +77,9 @@ def test_rows_of_distances_are_those_of_transformers(buckets: int, most: int) ->
 
 
 REFUSED = [
-    ({"conv_kernel_size": 3}, "conv_kernel_size=3 is not supported"),
+    ({"conv_kernel_size": 4}, "conv_kernel_size=4: expected an odd number"),
+    ({"conv_kernel_size": 3, "conv_groups": 3}, "conv_groups=3: hidden_size=14 is not a multiple of it"),
+    ({"conv_kernel_size": 3, "conv_act": "mish"}, "conv_act='mish'"),
     ({"attention_head_size": 5}, "attention_head_size=5 is not supported; bertkit loads 7 only"),
     ({"pooler_hidden_size": 5}, "pooler_hidden_size=5 is not supported; bertkit loads 14 only"),
     ({"pos_att_type": "p2p|c2p"}, "pos_att_type='p2p|c2p': expected c2p, p2c or both"),

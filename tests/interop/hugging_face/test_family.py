@@ -82,9 +82,17 @@ def shape(kind: str, number: int) -> dict[str, Any]:
             "norm_rel_ebd": draw.choice(["none", "layer_norm"]), "share_att_key": draw.choice([True, False]),
             "pooler_dropout": draw.choice([0.0, 0.2]), "pooler_hidden_act": draw.choice(["gelu", "tanh", "gelu_new"]),
         }  # fmt: skip
+        if draw.choice([True, False]):
+            groups = draw.choice([1, heads])
+            sizes |= {
+                "conv_kernel_size": draw.choice([1, 3, 5]),
+                "conv_groups": groups,
+                "conv_act": draw.choice(["tanh", "gelu"]),
+            }
         is_relative = sizes["relative_attention"]
         sizes["norm_rel_ebd"] = sizes["norm_rel_ebd"] if is_relative else "none"  # else its norm is left out
         sizes["position_biased_input"] = not is_relative and draw.choice([True, False])
+        sizes["norm_rel_ebd"] = sizes["norm_rel_ebd"] if is_relative else "none"
         sizes["pos_att_type"] = draw.choice(["p2c|c2p", ["c2p", "p2c"], "c2p", ["p2c"]]) if is_relative else []
     return sizes
 

@@ -1,6 +1,7 @@
 """The model type `deberta-v2`, also of DeBERTa v3: disentangled attention, and embeddings projected before their norm (He et al. 2020, 2021)."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import ClassVar
 
 import torch
@@ -32,6 +33,8 @@ _NAMES = {
             **{f"{_ATTENTION}.slots.disentangled.{part}": f"{_SELF}.pos_{part}_proj" for part in ("query", "key")},
             "bert.encoder.positions.norm": "deberta.encoder.LayerNorm",
             "bert.pooler.dense": "pooler.dense",
+            "bert.encoder.layers.{}.convolution": "deberta.encoder.conv.conv",
+            "bert.encoder.layers.{}.convolution_norm": "deberta.encoder.conv.LayerNorm",
         }
     ),
     "bert.embeddings.first_projection.weight": "deberta.embeddings.embed_proj.weight",
@@ -55,10 +58,12 @@ class DebertaArchitecture(FamilyArchitecture):
         "type_vocab_size": 0, "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "relative_attention": False,
         "max_relative_positions": -1, "position_buckets": -1, "pos_att_type": [], "position_biased_input": True, "share_att_key": False,
         "norm_rel_ebd": "none", "pooler_dropout": 0.0, "pooler_hidden_act": "gelu", "legacy": True,
+        "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh",
     }  # fmt: skip
     fixed: ClassVar[Content] = {"position_embedding_type": "absolute", "is_decoder": False}
     names_in_file: ClassVar[Mapping[str, str]] = {
         "classifier_dropout": "cls_dropout", "pooler_act": "pooler_hidden_act",
+        "convolution.kernel_size": "conv_kernel_size", "convolution.groups": "conv_groups", "convolution.act": "conv_act",
         "attention.max_distance": "max_relative_positions", "attention.distance_buckets": "position_buckets",
     }  # fmt: skip
     names: ClassVar[Mapping[str, str]] = _NAMES
@@ -100,6 +105,7 @@ class DebertaArchitecture(FamilyArchitecture):
             "attention": _attention_of(full, read["max_position_embeddings"]),
             "embedding_size": None if size == hidden else size,
             "projects_first": True,
+            "convolution": _convolution_of(full),
             "pooler_act": activation_of(full["pooler_hidden_act"]),
             "pooler_dropout_probs": {"sequence": dropped, "choice": dropped},
             "head_dropout_probs": {"token": read["hidden_dropout_prob"]},
@@ -116,7 +122,9 @@ class DebertaArchitecture(FamilyArchitecture):
             "position_buckets": attention.distance_buckets or -1,
             "share_att_key": attention.distance_maps == "shared",
         }
-        return super().content(config, class_name, dtype) | (of_distances if is_relative else {}) | {
+        convolution = {} if config.convolution is None else asdict(config.convolution)
+        of_layer = {f"conv_{name}": value for name, value in convolution.items()}
+        return super().content(config, class_name, dtype) | of_layer | (of_distances if is_relative else {}) | {
             "bos_token_id": None,
             "cls_dropout": own,
             "embedding_size": config.embedding_width,
@@ -151,6 +159,16 @@ def _with_legacy(name: str) -> str:
     """Return the name that a weight has in the other masked LM head of `transformers`."""
     name = name.replace("lm_predictions.lm_head.bias", "cls.predictions.bias")
     return name.replace("lm_predictions.lm_head.", "cls.predictions.transform.")
+
+
+def _convolution_of(full: Content) -> Content | None:
+    """Return the settings of the convolution; None: there is none."""
+    size = full["conv_kernel_size"]
+    refuse(type(size) is not int and f"conv_kernel_size={size!r}: expected a whole number")
+    act = activation_of(full["conv_act"])
+    return (
+        {"kernel_size": size, "groups": full["conv_groups"], "act": act} if isinstance(size, int) and size > 0 else None
+    )
 
 
 def _attention_of(full: Content, max_positions: object) -> Content:
