@@ -219,6 +219,20 @@ def test_refused_commands_print_one_line_and_write_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("words", "missing"), [
+    ([], ["task", "output_dir", "model_dir"]),
+    (["task=classification"], ["output_dir", "model_dir", "data_dir"]),
+    (["task=classification", "output_dir=x"], ["model_dir", "data_dir"]),
+    (["task=classification", "data_dir=x"], ["output_dir", "model_dir"]),
+    (["task=translation", "output_dir=x"], ["decoder", "data_dir"]),
+    (["task=cola"], ["output_dir", "model_dir"]),
+])  # fmt: skip
+def test_all_missing_settings_come_at_once(words: list[str], missing: list[str], capsys: Capsys) -> None:
+    assert run(["finetune", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("error: missing value: set ").partition("=")[0] for line in lines] == missing
+
+
 def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
     assert run(["pretrain", "data_dir=x", "steps=-1", "seed=text", "batch.sequences=0"]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -227,7 +241,13 @@ def test_all_configuration_errors_come_at_once(capsys: Capsys) -> None:
 
 WRONG = {  # every wrong setting, also where the task is missing or wrong; a command, and the places of its errors
     "finetune optim.lr=3 epoch=2 task=sentiment": ["'optim.lr'", "'epoch'", "task=sentiment"],
-    "finetune wat=3 task.columns.text=a task.wat=1": ["set task=", "'wat'", "'task.wat'"],
+    "finetune wat=3 task.columns.text=a task.wat=1": [
+        "set task=",
+        "set output_dir=",
+        "set model_dir=",
+        "'wat'",
+        "'task.wat'",
+    ],
     "finetune --wat 3 --wit 1": ["--wat", "--wit"],
 }
 

@@ -216,13 +216,14 @@ class _Schema(_Group):
                 values[name] = kind_of(self.hints[name]).read(value[name], inside.inside(name))
             elif field.default is field.default_factory is dataclasses.MISSING:  # old files get a newer field's default
                 place.inside(name).refuse_absent()
-        if len(place.problems) > num_before:
-            return None
         try:
-            return self.schema(**values)
+            if len(place.problems) == num_before:
+                return self.schema(**values)
         except InputError as error:
             place.problems.extend(error.args)
-            return None
+        needs = (field.metadata["needed"](values) for field in self.fields.values() if "needed" in field.metadata)
+        place.problems.extend(filter(None, needs))  # what else is missing
+        return None
 
     def _options(
         self, field: "dataclasses.Field[object]", values: dict[str, object], own: JsonValue, place: Place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from bertkit.train.train_config import SavingConfig
 BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this size
 MAX_RATE = 1e-3
 MIN_STEPS, MAX_EPOCHS = 100, 20  # of own rows, if the number of epochs is auto
+NO_DATA = "missing value: set data_dir= to the task's folder, or task.files.train= to a file"
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
 
 
@@ -57,12 +59,28 @@ class DecoderSettings(DecoderShape):
         return DecoderConfig(**shape, start_token_id=start_token_id, end_token_id=end_token_id)
 
 
+def _needed_model(values: Mapping[str, object]) -> str:
+    """Return the message about `model_dir=`, which is not set, beside those about other missing settings."""
+    task = values.get("task")
+    is_free = values.get("decoder") is not None or (isinstance(task, TaskConfig) and task.kind == "generation")
+    return "" if is_free or values.get("model_dir") is not None else missing_model()
+
+
+def _needed_data(values: Mapping[str, object]) -> str:
+    """Return the message about missing rows to train on."""
+    task = values.get("task")
+    if not isinstance(task, TaskConfig) or task.hub.path is not None or values.get("data_dir") is not None:
+        return ""
+    return NO_DATA if "*" in str(task.files.train) else ""  # a pattern is for a folder
+
+
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(TrainingSettings):
     """`bertkit finetune`."""
 
+    model_dir: str | None = field(metadata={"needed": _needed_model})
     task: TaskConfig
-    data_dir: str | None
+    data_dir: str | None = field(metadata={"needed": _needed_data})
     num_epochs: Annotated[float, Interval(0, 1_000_000, "(]")] | Literal["auto"]
     reinit_layers: Count
     layer_decay: Annotated[float, Interval(0, 1, "(]")]

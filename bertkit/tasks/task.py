@@ -23,6 +23,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Logits, MaskFeature, TargetFeature
 from bertkit.tasks.reading.cells import FilledRows, ShortRows
 from bertkit.tasks.reading.reading import Reading
+from bertkit.tasks.reading.writers import rounded
 from bertkit.tasks.task_config import Column, GenerationConfig, TaskConfig
 
 LabelNames = tuple[str, ...]  # the name of label 0 first
@@ -229,7 +230,7 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return the row of each example; `truncated` says whether a part of it is in no feature."""
         truncated = {feature.example for feature in features if feature.num_cut}
         pairs = zip(examples, predictions, strict=True)
-        return [{**self.row(*pair), "truncated": number in truncated} for number, pair in enumerate(pairs)]
+        return [{**rounded(self.row(*pair)), "truncated": number in truncated} for number, pair in enumerate(pairs)]
 
 
 class LogitsTask(Task[ExampleT, FeatureT, PredictionT]):

@@ -15,6 +15,7 @@ from bertkit.base import plugins
 from bertkit.base.errors import InputError, counted
 from bertkit.tasks.feature import Logits
 from bertkit.tasks.reading.near_duplicates import Content
+from bertkit.tasks.reading.writers import rounded
 from bertkit.tasks.scoring import metrics
 from bertkit.tasks.scoring.calibration import Decisions
 from bertkit.tasks.scoring.review import Review
@@ -116,7 +117,7 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def eval_files(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, Iterable[str]]:
         """Format the predictions on a labelled split: lines, by file name."""
         pairs = zip(examples, predictions, strict=True)
-        rows = ({**self.row(*pair), "reference": self.reference(pair[0])} for pair in pairs)
+        rows = ({**rounded(self.row(*pair)), "reference": self.reference(pair[0])} for pair in pairs)
         return {"predictions.jsonl": json_lines(rows)}
 
     def loss_scores(self, loss: float) -> dict[str, float]:

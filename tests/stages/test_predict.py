@@ -1,6 +1,7 @@
 """Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,14 @@ def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
     (row,) = predict(make("sequence", labels=("score",), problem_type="regression"), tmp_path / "in.txt", "kan\n")
     assert isinstance(row["label"], float)
     assert "probabilities" not in row
+
+
+def test_numbers_have_the_digits_of_float32(make: Make, tmp_path: Path) -> None:
+    content = "".join(f"{text}\n" for text in TEXTS)
+    for head in ("sequence", "masked_lm"):
+        predict(make(head), tmp_path / "in.txt", content.replace("kan", "[MASK]") if head == "masked_lm" else content)
+        numbers = re.findall(r"0\.0*([0-9]+)", (tmp_path / "out.jsonl").read_text())
+        assert 6 < max(map(len, numbers)) <= 9, head
 
 
 def test_words_in_a_sentence_a_line(make: Make, tmp_path: Path) -> None:
@@ -290,7 +299,7 @@ def test_every_question_has_answer_and_null_odds(make: Make, tmp_path: Path) -> 
         actual = context[row["start"] : row["end"]] if row["text"] else ""
         assert actual == row["text"] == files["predictions"][row["id"]]
         best = {each["text"]: each["probability"] for each in files["nbest_predictions"][row["id"]]}
-        assert best[row["text"]] == row["probability"]
+        assert row["probability"] == pytest.approx(best[row["text"]], rel=1e-8)
     assert [row["text"] for row in rows][1] == ""
     assert list(files["null_odds"]) == [row["id"] for row in rows]
     flat = [{"id": f"q{n}", "question": "kan " * 300, "context": context} for n, context in enumerate(CONTEXTS)]

@@ -20,6 +20,7 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from bertkit.base.errors import InputError
+from bertkit.base.hub_ids import missing_model
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, checked, conf_dirs, dotted_keys, option_file, option_names, refuse
 from bertkit.settings.glue import GLUE_TASKS
@@ -126,6 +127,8 @@ def _compose_one(
         configuration = Configuration(command, _defaults(command, composed, own, "task" in choices), groups, given)
         refuse(
             is_missing and f"missing value: set task= {options_line('task', groups['task'])}",
+            is_missing and "output_dir" not in given and "missing value: set output_dir=",
+            is_missing and not {"model_dir", "decoder"} & {*given, *choices} and missing_model(),
             [line for one in own if (line := configuration.refusal(one))],
         )
         for one in changes:

@@ -11,7 +11,7 @@ from bertkit.base.text_files import as_utf8, opened_input, unpacked
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
-from bertkit.tasks.reading.labels import as_number, parts_of, spelled
+from bertkit.tasks.reading.labels import as_number, parts_of, spelled, with_decimal_comma
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -32,6 +32,8 @@ _SEVERAL = (
 _MARKS = (",", ";", "|")  # between several labels
 _SIGN = r"(?:[$€£¥₹₽₩₺₴¢%]|[A-Z]{3})"
 _WRITTEN_NUMBER = re.compile(rf"{_SIGN}?\s*[+-]?(?:\d{{1,3}}(?:[., '’]\d{{3}})+|\d+)(?:[.,]\d+)?\s*{_SIGN}?")
+
+_NO_LIST = re.compile(r"\b0[0-9]|\b0,")  # 180,02 and 0,5 are no lists of labels
 
 
 class Inferred(NamedTuple):
@@ -106,8 +108,12 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
     written = [text for text in texts if _WRITTEN_NUMBER.fullmatch(text)]
     is_few = len(texts) <= max(2, len(labels) / 2)
     odd = [text for text in (written if is_few else texts) if as_number(text) == math.inf]
+    have_commas = bool(odd) and all(with_decimal_comma(text) < math.inf or text.isdecimal() for text in texts)
+    if have_commas and not is_few and any(_NO_LIST.search(text) for text in texts):
+        return Inferred(["task=regression"], f"{len(texts):,} different numbers with decimal commas")
     if odd and len(written) >= MOSTLY * len(texts):
-        way = "write numbers as in 1234.5, or set task.multi_label=true if these are lists of labels"
+        number = "set task=regression for decimal commas" if have_commas else "write numbers as in 1234.5"
+        way = f"{number}, or set task.multi_label=true if these are lists of labels"
         return Inferred([], f"numbers, but also {odd[0]!r:.40}; {way}")
     separators = [mark for mark in dict.fromkeys((task.label_separator, *_MARKS)) if _are_lists(values, mark)]
     if separators or len(values) < len(labels):

@@ -100,6 +100,7 @@ class Labels:
         self.by_spelling = {spelled(value): name for value, name in self.by_value.items()} | self.by_value
         self.seen: dict[str, str] = {}  # the place where each label occurs first
         self.num_marked = 0  # the labels for which a file has 1.0 or 0.0 instead of names
+        self.marks: dict[str, str] = {}  # of a regression: the first number with a decimal point, and with a comma
         self._first: _First | None = None  # what the other labels of a file are compared with
 
     def name_of(self, value: object, where: str) -> str:
@@ -179,6 +180,11 @@ class NumericLabels(Labels):
         """Check a label and return the number."""
         label = self._checked(value, where, self.is_typed)
         number = math.nan if isinstance(label, bool) else as_number(label)
+        if isinstance(label, str) and (mark := "," if with_decimal_comma(label) < math.inf else "." * ("." in label)):
+            number = with_decimal_comma(label) if mark == "," else number
+            self.marks.setdefault(mark, f"{label!r:.80} at {where}")
+        if len(self.marks) > 1:
+            raise self._wrong(where, f"{self.marks['.']} has a decimal point, {self.marks[',']} a decimal comma")
         low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
             raise self._wrong(where, f"label {label!r:.80}")
@@ -190,11 +196,16 @@ class NumericLabels(Labels):
 
     def expected(self) -> str:
         """Describe the allowed numbers, for messages."""
-        return "a number from {:g} to {:g}".format(*self.task.label_range) if self.task.label_range else "a number"
+        return (
+            "a number from {:g} to {:g}".format(*self.task.label_range)
+            if self.task.label_range
+            else "a number, as in 1234.5"
+        )
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
@@ -217,6 +228,11 @@ def spelled(label: Label) -> str:
     text = str(label).strip()
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else text.lower() if text.lower() in ("true", "false") else text
+
+
+def with_decimal_comma(text: str) -> float:
+    """Convert a number such as 180,02; return infinity if it is none, or may have a thousands separator, as 1,234."""
+    return float(text.replace(",", ".")) if _DECIMAL_COMMA.fullmatch(text) else math.inf
 
 
 def as_number(value: Label) -> float:

@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Self, TextIO
+from typing import Any, BinaryIO, ClassVar, Self, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,18 @@ class OutputFormat:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Complete the file, also after an error."""
+
+
+def rounded(value: Any) -> Any:
+    """Round the numbers inside a value to nine significant digits, which tell all float32 numbers apart."""
+    match value:
+        case float():
+            return float(f"{value:.9g}")
+        case dict():
+            return {key: rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(map(rounded, value))
+    return value
 
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:

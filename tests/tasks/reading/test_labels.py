@@ -47,6 +47,21 @@ def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
         read(tmp_path, "sequence", "train", "labels=regression")
 
 
+def test_decimal_commas_of_a_regression(tmp_path: Path) -> None:
+    """Read where they can be nothing else; a thousands separator is not taken for one, in either direction."""
+    write(tmp_path, "train.csv", "text;label\na;180,02\nb;-3\nc;0,125\nd;12,5\n")
+    source = read(tmp_path, "sequence", "train", "labels=regression")
+    assert [row[3] for row in rows(source)] == [180.02, -3.0, 0.125, 12.5]
+    for cells, words in (
+        ("1,234", "label '1,234'; expected a number, as in 1234.5"),
+        ("180,02\nb;1.500", "'1.500' at .*train.csv:3 has a decimal point, '180,02' at .*train.csv:2 a decimal comma"),
+        ("1.500\nb;180,02", "'1.500' at .*train.csv:2 has a decimal point, '180,02' at .*train.csv:3 a decimal comma"),
+    ):
+        write(tmp_path, "train.csv", f"text;label\na;{cells}\n")
+        with pytest.raises(InputError, match=words):
+            read(tmp_path, "sequence", "train", "labels=regression")
+
+
 SEVERAL = {
     "train.csv": 'text,labels\na,"joy, fear"\nb,\nc,fear\n',
     "train.tsv": "text\tlabel\na\tjoy,fear,joy\nb\t \nc\tfear\n",
