@@ -1109,6 +1109,20 @@ def head(made: _Made) -> _Made:
     """Add a function or class as an option of the setting head.kind."""
 
 @overload
+def model_head(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def model_head(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting heads."""
+
+@overload
+def head_loss(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def head_loss(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting heads."""
+
+@overload
 def score(name: str = ...) -> Callable[[_Made], _Made]: ...
 
 @overload

@@ -17,6 +17,7 @@ from torch import nn
 
 import bertkit
 from bertkit.base import memory, plugins
+from bertkit.base.batch import Batch, Target
 from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import build
 from bertkit.cli import run
@@ -84,7 +85,8 @@ OTHERS = (
 @pytest.fixture(autouse=True)
 def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the guide's module, as a user's working directory, and no plug-in known yet."""
-    shutil.copy(GUIDE / "my_plugins.py", tmp_path)
+    for name in ("my_plugins", "ratings"):
+        shutil.copy(GUIDE / f"{name}.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     for module in KINDS.values():  # lest they register in the copy alone
         importlib.import_module(module)
@@ -94,7 +96,7 @@ def unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugins.MODULES, "")
     plugins._load_once.cache_clear()
-    for name in ("my_plugins", "package_of_plugins"):
+    for name in ("my_plugins", "ratings", "package_of_plugins"):
         sys.modules.pop(name, None)
 
 
@@ -177,6 +179,53 @@ def test_a_head_and_a_metric(tiny_runs: Path, capsys: Capsys) -> None:
     assert run(["export", "model_dir=run", "head=encoder", "output_dir=hf"]) == 0
     del plugins._options["head", "two_layers"]
     refused(run(predict), "head.kind='two_layers'", capsys)
+
+
+def test_a_head_with_logits_of_another_kind(tiny_runs: Path, capsys: Capsys) -> None:
+    """One file of the guide: its head has a logit less than labels, its loss is by steps, and every command knows the model."""
+    chosen = ["plugins=[ratings]", "task.kind=ratings", "task.labels=[low,middle,high]"]
+    rows = [
+        {"text": f"{['kam', 'rum', 'tem'][n % 3]} lon", "label": ["low", "middle", "high"][n % 3]} for n in range(30)
+    ]
+    Path("ratings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = [f"task.files.{split}=ratings.jsonl" for split in ("train", "dev")]
+    words = ["finetune", *TINY_FINETUNE, "task=sequence", *files, f"model_dir={tiny_runs / 'pre'}"]
+    assert run([*words, *chosen, "output_dir=run"]) == 0
+    weights = load_file("run/model/model.safetensors")
+    assert weights["heads.ratings.dense.weight"].shape == (2, 26)
+    assert json.loads(Path("run/model/config.json").read_text())["model_type"] == "bertkit"
+    capsys.readouterr()
+    texts = [row["text"] for row in rows]
+    predicted = bertkit.predict(model_dir="run", input=texts)
+    encoded = bertkit.load_tokenizer("run")(texts[:3], padding=True, return_tensors="pt")
+    logits = bertkit.load_model("run")(**encoded)
+    above = 1 / (1 + np.exp(-logits.logits["ratings"].detach().double().numpy()))
+    for row, steps in zip(predicted, above, strict=False):
+        second = min(steps)
+        expected = {"low": 1 - steps[0], "middle": steps[0] - second, "high": second}
+        assert row["probabilities"] == pytest.approx(expected, abs=1e-6)
+    assert run(["evaluate", "model_dir=run", "task.files.dev=ratings.jsonl"]) == 0
+    accuracy = np.mean([row["label"] == own["label"] for row, own in zip(predicted, rows, strict=True)])
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(accuracy)
+    assert run(["view", "model_dir=run", "text=kam lon", "output=page.html"]) == 0
+    assert "plug-in's, whose logits" in capsys.readouterr().out
+    refused(run(["export", "run", "hf"]), "transformers 5 has no BERT with head=ratings", capsys)
+    del plugins._options["model_head", "ratings"]
+    refused(run(["predict", "model_dir=run", "text=kam"]), "heads=ratings: a plug-in that is not loaded", capsys)
+
+
+def test_the_loss_of_ratings_is_that_of_the_steps() -> None:
+    """In numpy, step by step: a label above a step has 1 there; the sum of a text is divided by the number of texts."""
+    plugins.load(["ratings"])
+    logits, labels = np.random.default_rng(0).normal(size=(7, 3)), np.array([0, 3, 1, 2, 2, 0, 3])
+    expected = 0.0
+    for row, label in zip(logits, labels, strict=True):
+        for step, logit in enumerate(row):
+            expected += np.log1p(np.exp(-logit if label > step else logit))
+    batch = Batch(labels, labels, labels, {"ratings": Target(labels)})
+    term = bertkit.head_losses(None, batch, {"ratings": torch.from_numpy(logits)})["ratings"]
+    assert (term.sum.item(), term.count) == (pytest.approx(expected), 7)
+    assert int(term.correct) == sum((row > 0).sum() == label for row, label in zip(logits, labels, strict=True))
 
 
 def test_plug_in_package_trains_in_one_and_two_processes(tiny_runs: Path, package: Path, python: Path) -> None:

@@ -26,7 +26,7 @@ from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
 from bertkit.tasks.label_kinds import Number, Score
 from bertkit.tasks.task import AnyTask, Example
-from bertkit.tasks.task_config import TaskConfig, without_retired
+from bertkit.tasks.task_config import KINDS, TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
 
 TOP_K = 5  # tokens predicted for each [MASK]
@@ -148,13 +148,13 @@ def _texts_for(model: BertWithHeads, changes: Settings) -> TaskConfig:
 
 
 def labels_of(model: BertWithHeads) -> tuple[str, ...]:
-    """Return the label names of a sequence or token head; none for regression, and for other heads."""
-    is_labelled = "token" in model.heads or ("sequence" in model.heads and not _is_regression(model))
+    """Return the names of a head's labels; none for regression, and for heads without labels."""
+    is_labelled = any(head.has_label_names for head in model.kinds.values()) and not _is_regression(model)
     return model.config.labels if is_labelled else ()
 
 
 def _is_regression(model: BertWithHeads) -> bool:
-    return problem_type_of(model.config) == "regression"
+    return "sequence" in model.heads and problem_type_of(model.config) == "regression"
 
 
 def check_labels(model_dir: str, task: AnyTask) -> None:
@@ -196,13 +196,13 @@ def _task_for(
             f"{str(multi_label).lower()}, or choose another model"
         )
     refuse(task.length_problems(model.config))
-    is_number = task.labels == "auto" and head == "sequence" and _is_regression(model)
+    is_number = task.labels == "auto" and _is_regression(model)
     return dataclasses.replace(task, labels="regression") if is_number else task
 
 
 def _general_settings(kind: str, longest: int, max_length: int | None) -> dict[str, object]:
     """Return the settings of the general task of a kind, for a model whose texts have at most `longest` tokens."""
-    settings = read_conf(f"task/{kind}")
+    settings = read_conf(f"task/{kind}") if kind in KINDS else {**read_conf("task/sequence"), "kind": kind}
     length = min(max_length or settings["max_seq_length"], longest)  # as transformers truncates
     if search := settings.get("generation"):
         search["max_target_length"] = min(search["max_target_length"], longest)

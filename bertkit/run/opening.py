@@ -268,7 +268,7 @@ def announce(job: AnyJob, state: TrainingState) -> None:
     size = sum(parameter.numel() for parameter in model.parameters())
     how = f"{settings.precision} on {device}, {counted(num_processes, 'process')}"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
-    if own := not_in_transformers(config):
+    if own := not_in_transformers(model):
         say(f"note: transformers has no BERT with {', '.join(own)}; this model is for bertkit alone, without an export")
     say(*job.lines(state))
     buffers = buffer_bytes(state.trained, num_processes, state.choices.is_strict, settings.checkpoint.background)

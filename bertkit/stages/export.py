@@ -41,7 +41,7 @@ def run(settings: ExportSettings) -> None:
     source = resolve_model_dir(settings.model_dir, "checkpoint")
     final = Path(settings.output_dir)
     model = _load(settings, source)
-    require_bert(model.config, f"model_dir={settings.model_dir}")
+    require_bert(model, f"model_dir={settings.model_dir}")
     tokenizer = tokenizer_of(settings.model_dir, source)
     _check_layouts(settings, model, release_problems(model, tokenizer) if settings.google else [])
     pooling = _pooling_of(settings, source, model)

@@ -194,12 +194,15 @@ def target_of(
         case "choice":
             column = _chosen(target, [str(number) for number in range(len(features))], row["label"], "ending")
             return Explained(features[column], Target(f"ending {column}", "choice", ((0, 0),)))
-        case _ if task.labels:
+        case "sequence" if task.labels:
             best = int(np.argmax([row["probabilities"][label] for label in task.labels]))
             column = _chosen(target, task.labels, best, "label")
             return Explained(features[0], Target(f"the label {task.labels[column]}", "sequence", ((0, column),)))
-    _chosen(target, (), 0, "label: the model predicts a number")
-    return Explained(features[0], Target("the number", "sequence", ((0, 0),)))
+        case "sequence":
+            _chosen(target, (), 0, "label: the model predicts a number")
+            return Explained(features[0], Target("the number", "sequence", ((0, 0),)))
+    _chosen(target, (), 0, f"choice: nothing is attributed to the logits of head={task.head}, of a plug-in")
+    return Explained(features[0], None)
 
 
 def _tag_target(

@@ -107,9 +107,11 @@ def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> st
         return _SENTENCES
     if config.variant and "generation" in model.heads:
         return _WRITES
-    if not writer_of(config).writes(config):
+    if not writer_of(config, model.heads).writes(config):
         return _OWN
-    more = "".join(f", {name}={value}" for name, value in writer_of(config).reference_settings(model).items())
+    more = "".join(
+        f", {name}={value}" for name, value in writer_of(config, model.heads).reference_settings(model).items()
+    )
     return (
         f"from transformers import AutoTokenizer, {use.auto_class}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")\n'

@@ -150,8 +150,8 @@ class Architecture(ABC):
 
 
 def heads_of(model: BertWithHeads) -> Heads:
-    """Return the names of a model's heads, in alphabetical order."""
-    return tuple(sorted(model.heads))
+    """Return the names of a model's heads, in alphabetical order, without those of plug-ins, which `transformers` lacks."""
+    return tuple(sorted(name for name in model.heads if not plugins.is_plugin("model_head", name)))
 
 
 def rule_of(name: str, rules: Mapping[str, str]) -> str | None:
@@ -165,7 +165,10 @@ def find_architecture(model_type: object) -> Architecture | None:
     return None if made is None else made()
 
 
-def writer_of(config: BertConfig) -> Architecture:
-    """Return the architecture with which a model is written: bertkit's own if `transformers` cannot compute the model."""
+def writer_of(config: BertConfig, heads: Iterable[str]) -> Architecture:
+    """Return the architecture with which a model is written: bertkit's own if `transformers` cannot compute it, or lacks a plug-in's head."""
+    own: Architecture = plugins.get("architecture", OWN_TYPE)()
+    if any(plugins.is_plugin("model_head", head) for head in heads):
+        return own
     known: list[Architecture] = [plugins.get("architecture", name)() for name in plugins.names_of("architecture")]
-    return next((each for each in known if each.writes(config)), plugins.get("architecture", OWN_TYPE)())
+    return next((each for each in known if each.writes(config)), own)

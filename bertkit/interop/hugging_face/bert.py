@@ -36,7 +36,7 @@ from bertkit.interop.hugging_face.names import (
     unwrapped,
 )
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, NormConfig, problem_type_of
+from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
 
 SHAPE = (
@@ -50,7 +50,6 @@ DEFAULTS = {
 }  # fmt: skip
 MOST_LABELS = 100_000
 RELATIVE_KEY = "relative_key"  # relative positions of transformers 4: Shaw et al. 2018, for keys only
-_LABELLED = ("ForSequenceClassification", "ForTokenClassification")  # ends of names of classes
 _TIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -267,7 +266,7 @@ def labels_of(content: Content, rows: Tensor | None) -> list[str]:
 def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
     """Return what all model types of BERT's shape have in `config.json`, in no order."""
     content: Content = {name: value for name, value in asdict(config).items() if name in SHAPE}
-    content |= labelled(config, class_name, dtype) | {
+    content |= described(config, class_name, dtype) | {
         "classifier_dropout": config.classifier_dropout,
         "model_type": "bert",
         "position_embedding_type": "absolute",
@@ -277,26 +276,15 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
     return content
 
 
-def labelled(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
-    """Return what every `config.json` says: the class, the dtype, the id of padding, and the labels of a class that has some."""
+def described(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
+    """Return what every `config.json` says: the class, the dtype and the id of padding."""
     name = str(dtype).removeprefix("torch.")
-    content: Content = {
+    return {
         "architectures": [class_name],
         "dtype": name,
         "pad_token_id": config.pad_token_id,
         "torch_dtype": name,
     }
-    if class_name.endswith(_LABELLED):
-        content["id2label"] = {str(number): label for number, label in enumerate(config.labels)}
-        content["label2id"] = {label: number for number, label in enumerate(config.labels)}
-        if config.problem_type is not None:
-            content["problem_type"] = config.problem_type
-        if (
-            problem_type_of(config) == "regression"
-        ):  # without it, a cross-encoder of sentence-transformers applies a sigmoid
-            name = "activation.Sigmoid" if config.score_activation else "linear.Identity"
-            content["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{name}"}
-    return content
 
 
 @option("architecture", OWN_TYPE)
@@ -313,7 +301,7 @@ class VariantArchitecture(BertArchitecture):
         """Add the defaults of the settings that a group lacks."""
         refuse(self.keys.faults(content))
         known: dict[str, Content] = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig())}
-        own = {name: content.get(name) for name in known}
+        own = {name: content.get(name, {}) for name in known}
         groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
         others = {"pooling": content.get("pooling", "first")}
         mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs")

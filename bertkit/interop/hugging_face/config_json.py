@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from bertkit.base import plugins
@@ -17,13 +16,13 @@ from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
 from bertkit.interop.hugging_face.architecture import Architecture, Content, find_architecture, writer_of
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, problem_type_of
 from bertkit.model.heads import BertWithHeads
 
 
 def architecture_of(model: BertWithHeads) -> str:
     """Return the name of the `transformers` class with the same heads."""
-    return writer_of(model.config).class_of(model)
+    return writer_of(model.config, model.heads).class_of(model)
 
 
 def is_decoder(config: BertConfig) -> bool:
@@ -32,10 +31,10 @@ def is_decoder(config: BertConfig) -> bool:
     return config.attention.pattern == "causal" and not bert.variant
 
 
-def require_bert(config: BertConfig, where: str) -> None:
+def require_bert(model: BertWithHeads, where: str) -> None:
     """Raise InputError, which names the settings that `transformers` does not have, if it cannot compute a model."""
-    if changed := not_in_transformers(config):
-        rest = "export head=encoder without the head, or use" if changed[0].startswith("head.") else "use"
+    if changed := not_in_transformers(model):
+        rest = "export head=encoder without the head, or use" if changed[0].startswith(("head.", "head=")) else "use"
         raise InputError(
             f"{where}: transformers 5 has no BERT with {', '.join(changed)}; {rest} the model as it is with "
             "bertkit.load_model, finetune, predict and embed"
@@ -51,17 +50,19 @@ def require_class(config: BertConfig, heads: Sequence[str]) -> None:
     if "next_sentence" in heads:
         way_out = "for the masked LM alone set segments=full_sentences, or next_sentence=none"
     refuse(
-        wanted not in writer_of(config).classes
+        wanted not in writer_of(config, heads).classes
         and f"the heads {' and '.join(heads)}: transformers has no such class of this model's type; {way_out}"
     )
 
 
-def not_in_transformers(config: BertConfig) -> list[str]:
+def not_in_transformers(model: BertWithHeads) -> list[str]:
     """List the settings, as `key=value`, for which `transformers` cannot compute a model: none if it can, or its head's alone."""
-    if writer_of(config).writes(config):
+    config = model.config
+    if writer_of(config, model.heads).writes(config):
         return []
+    heads = [f"head={name}" for name in model.heads if plugins.is_plugin("model_head", name)]
     changed, bare = changed_from_bert(config), replace(config, head=HeadConfig())
-    return [each for each in changed if each.startswith("head.")] if writer_of(bare).writes(bare) else changed
+    return heads + [each for each in changed if each.startswith("head.") or not writer_of(bare, ()).writes(bare)]
 
 
 def changed_from_bert(config: BertConfig) -> list[str]:
@@ -82,10 +83,29 @@ def completed(config: BertConfig) -> BertConfig:
     return config if architecture is None else architecture.completed(config)
 
 
-def config_json(config: BertConfig, class_name: str, dtype: torch.dtype = torch.float32) -> str:
-    """Write `config.json` for a class of `transformers` 4 and 5; `dtype` is the dtype of the weights."""
-    content = writer_of(config).content(config, class_name, dtype)
+def config_json(model: BertWithHeads) -> str:
+    """Write `config.json` for the class of `transformers` 4 and 5 with the model's heads."""
+    config, dtype = model.config, next(model.parameters()).dtype
+    content = writer_of(config, model.heads).content(config, architecture_of(model), dtype)
+    if any(head.has_label_names for head in model.kinds.values()):
+        content |= _labels(config)
     return to_json(dict(sorted(content.items())))
+
+
+def _labels(config: BertConfig) -> Content:
+    """Return the names of the labels, and what is computed from their logits."""
+    content: Content = {
+        "id2label": {str(number): label for number, label in enumerate(config.labels)},
+        "label2id": {label: number for number, label in enumerate(config.labels)},
+    }
+    if config.problem_type is not None:
+        content["problem_type"] = config.problem_type
+    if (
+        problem_type_of(config) == "regression"
+    ):  # without it, a cross-encoder of sentence-transformers applies a sigmoid
+        name = "activation.Sigmoid" if config.score_activation else "linear.Identity"
+        content["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{name}"}
+    return content
 
 
 def read_content(path: Path) -> Content:

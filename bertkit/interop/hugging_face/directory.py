@@ -31,7 +31,7 @@ def export_model(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer, output
     inner, final = packed(model), path_of(output_dir, "output_dir")
     if not isinstance(tokenizer, Tokenizer):
         raise InputError(f"tokenizer: {type(tokenizer).__name__}: expected what load_tokenizer returns")
-    require_bert(inner.config, "the model")
+    require_bert(inner, "the model")
     check_output_dir(final)
     if final.exists() and any(final.iterdir()):
         ours = {"model.safetensors", "README.md", "parity.json", *text_files(inner, tokenizer)}
@@ -70,19 +70,18 @@ def write_model(
 def text_files(model: PaddedBert | BertWithHeads, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the contents of the configuration and tokenizer files of a model directory, by file name."""
     inner = packed(model)
-    config = config_json(inner.config, architecture_of(inner), next(inner.parameters()).dtype)
     has_types = inner.config.type_vocab_size > 1
-    return {"config.json": config, **tokenizer.files(inner.config.max_position_embeddings, has_types)}
+    return {"config.json": config_json(inner), **tokenizer.files(inner.config.max_position_embeddings, has_types)}
 
 
 def tensors_of(model: BertWithHeads) -> dict[str, Tensor]:
     """Return the weights by their names in the `transformers` class with the same heads; tied weights once."""
-    return writer_of(model.config).tensors_of(model)
+    return writer_of(model.config, model.heads).tensors_of(model)
 
 
 def copy_weights(model: BertWithHeads, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights by their names in `tensors_of` into a model."""
-    architecture = writer_of(model.config)
+    architecture = writer_of(model.config, model.heads)
     for name, parameter in model.named_parameters():
         place = architecture.reference_weights(model, architecture.full_name(name))[0]
         if place.name in tensors:  # a file has no pooler if its class has none

@@ -18,7 +18,7 @@ from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
-from bertkit.interop.hugging_face.bert import activation_of, labelled, rotary_base, task_settings
+from bertkit.interop.hugging_face.bert import activation_of, described, rotary_base, task_settings
 from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
@@ -162,7 +162,7 @@ class ModernBertArchitecture(Architecture):
             **_FIXED,
             **{_OLD_BASES[kind]: base for kind, base in bases.items()},
             **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
-            **labelled(config, class_name, dtype),
+            **described(config, class_name, dtype),
             "attention_bias": attention.bias,
             "classifier_activation": config.head_act or config.hidden_act,
             "classifier_bias": config.feed_forward.bias,

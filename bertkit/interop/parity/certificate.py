@@ -48,7 +48,7 @@ def _hash(tensor: Tensor) -> str:
 
 def full_tensors(model: BertWithHeads) -> dict[str, Tensor]:
     """Return every parameter by its full Hugging Face name, with the prefix `bert.` also for an encoder without heads."""
-    architecture = writer_of(model.config)
+    architecture = writer_of(model.config, model.heads)
     return {architecture.full_name(name): parameter for name, parameter in model.named_parameters()}
 
 
@@ -87,7 +87,7 @@ def check_certificate(model: PaddedBert | BertWithHeads, certificate_path: str |
         raise ParityError(f"{certificate_path}: certifies that the model is not within tolerance")
     now = identity_of(packed(model))
     hashes: dict[str, str] = now["tensor_sha256"]
-    prefix = writer_of(packed(model).config).prefix
+    prefix = writer_of(packed(model).config, packed(model).heads).prefix
     encoder = re.compile(rf"{re.escape(prefix)}(?!pooler\.).*")
     before = {name: one for name, one in certified.tensor_sha256.items() if name in hashes or encoder.fullmatch(name)}
     changed = _changed(before, hashes)

@@ -89,14 +89,14 @@ def certify(directory: Path, seed: int = 0, num_sequences: int = 5) -> JsonObjec
     model, report = load_directory(directory)
     if report.new:
         raise InputError(f"{directory}: no weights for {', '.join(report.new)}; restore the directory from its source")
-    require_bert(model.config, str(directory))
+    require_bert(model, str(directory))
     try:
         return compare(directory, model, load_reference(directory, model), seed, num_sequences)
     except UncleanError as error:
         reason = str(error)[:300]
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch)
-        (copy / "config.json").write_text(config_json(model.config, architecture_of(model)), encoding="utf-8")
+        (copy / "config.json").write_text(config_json(model), encoding="utf-8")
         write_tensors(copy / "model.safetensors", tensors_of(model))
         return compare(directory, model, load_reference(copy, model), seed, num_sequences, reason)
 
@@ -233,7 +233,7 @@ def _largest_weights(model: BertWithHeads) -> str:
     """Describe the parameter with the largest weights, the likely reason for an overflow."""
     sizes = {name: float(tensor.detach().abs().max()) for name, tensor in model.named_parameters()}
     name = max(sizes, key=lambda each: sizes[each])
-    return f"the largest weights, up to {sizes[name]:.1e}, are those of {writer_of(model.config).full_name(name)}; take a sound copy"
+    return f"the largest weights, up to {sizes[name]:.1e}, are those of {writer_of(model.config, model.heads).full_name(name)}; take a sound copy"
 
 
 def _compare_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, list[Rows]]) -> Row:
@@ -265,7 +265,7 @@ def load_reference(directory: Path, model: BertWithHeads) -> nn.Module:
     """
     import transformers
 
-    architecture, writer = architecture_of(model), writer_of(model.config)
+    architecture, writer = architecture_of(model), writer_of(model.config, model.heads)
     with strictly(directory, f"the model as {architecture}"):
         theirs: nn.Module
         theirs, info = getattr(transformers, architecture).from_pretrained(

@@ -134,7 +134,7 @@ def our_results(ours: PaddedBert, batch: ComparedBatch, names: Iterable[str]) ->
     ours.zero_grad(set_to_none=True)
     out = ours(**batch.arguments, output_hidden_states=True)
     # with a head, transformers does not return it
-    is_returned = not ours.model.heads and writer_of(ours.config).has_pooler(ours.model)
+    is_returned = not ours.model.heads and writer_of(ours.config, ()).has_pooler(ours.model)
     pooled = out.pooled_output if is_returned else None
     values = _values(batch, out.hidden_states, out.logits, pooled)
     if batch.labels:
@@ -147,7 +147,7 @@ def their_results(theirs: nn.Module, batch: ComparedBatch, model: BertWithHeads)
     """Compute a batch forward and backward with `transformers`; the keys are those of `our_results`."""
     theirs.zero_grad(set_to_none=True)
     labels = batch.labels_like(next(theirs.parameters()))
-    named = writer_of(model.config).of_next_sentence
+    named = writer_of(model.config, model.heads).of_next_sentence
     reference = theirs(**batch.arguments, **their_labels(labels, named.label), output_hidden_states=True)
     states = reference.get("encoder_hidden_states", reference.get("hidden_states"))
     logits = their_logits(reference, tuple(model.heads), named.logits)
@@ -209,7 +209,7 @@ def their_parameters(model: BertWithHeads, theirs: nn.Module) -> dict[str, list[
     A pooler that no head uses is left out; only bertkit has it.
     """
     parameters: dict[str, Tensor] = dict(theirs.named_parameters(remove_duplicate=False))
-    architecture = writer_of(model.config)
+    architecture = writer_of(model.config, model.heads)
     places = {name: architecture.reference_weights(model, name) for name in full_tensors(model)}
     known = {
         name: [Rows(parameters[each.name], each.rows) for each in of_theirs if each.name in parameters]

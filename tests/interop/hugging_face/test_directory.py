@@ -28,7 +28,7 @@ NORM = "bert.embeddings.LayerNorm"
 
 def write(directory: Path, tensors: Tensors, **config: Any) -> Path:
     directory.mkdir(exist_ok=True)
-    content = json.loads(config_json(small_config(), "BertForPreTraining"))
+    content = json.loads(config_json(small_model()))
     (directory / "config.json").write_text(json.dumps({**content, **config}))
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, directory / "model.safetensors")
     return directory

@@ -20,7 +20,7 @@ import bertkit
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.architecture import Architecture, find_architecture
-from bertkit.interop.hugging_face.config_json import architecture_of, config_json
+from bertkit.interop.hugging_face.config_json import config_json
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify, load_reference
@@ -128,7 +128,7 @@ def test_each_class_both_ways(kind: str, heads: tuple[str, ...], tmp_path: Path)
     model, report = load_directory(tmp_path / "theirs")
     assert (report.skipped, report.new, tuple(model.heads)) == ({}, [], heads)
     (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "config.json").write_text(config_json(model.config, architecture_of(model)))
+    (tmp_path / "ours" / "config.json").write_text(config_json(model))
     save_file(
         {name: tensor.contiguous() for name, tensor in tensors_of(model).items()},
         tmp_path / "ours" / "model.safetensors",
@@ -267,7 +267,7 @@ def test_settings_that_bertkit_lacks_are_refused(
 def test_a_file_with_an_end_of_texts_keeps_its_type(kind: str, tmp_path: Path) -> None:
     saved(tmp_path, kind, ("masked_lm",), 5, eos_token_id=4)
     model, _ = load_directory(tmp_path)
-    content = json.loads(config_json(model.config, architecture_of(model)))
+    content = json.loads(config_json(model))
     assert (content["model_type"], content["eos_token_id"]) == (kind, 4)
 
 

@@ -36,7 +36,7 @@ def test_each_part_begins_as_in_transformers(config: BertConfig, cut: float, hea
     """The standard deviation of every matrix; zeros and ones elsewhere. BERT's is cut as in google-research/bert."""
     model = BertWithHeads(config, heads, with_pooler=not heads or any_pooled(heads))
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
-    architecture = writer_of(config)
+    architecture = writer_of(config, heads)
     name = architecture.class_of(model)
     content = architecture.content(config, name, torch.float32)
     kind = transformers.CONFIG_MAPPING[content["model_type"]]

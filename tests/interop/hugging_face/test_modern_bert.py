@@ -232,9 +232,10 @@ def test_a_linear_head_of_a_plug_in_is_saved_as_such(
     """ModernBERT's own has a transform before it; the error about an export names the head alone."""
     monkeypatch.setattr(plugins, "_options", {**options_so_far(), ("head", "almost_linear"): AlmostLinear})
     config = replace(config_of(tokenizer.vocab_size), head=HeadConfig(kind="almost_linear"))
-    write_model(model_of(config, ("sequence",)), tokenizer, tmp_path)
+    model = model_of(config, ("sequence",))
+    write_model(model, tokenizer, tmp_path)
     assert load_directory(tmp_path).model.config.head == config.head
-    assert not_in_transformers(config) == ["head.kind=almost_linear"]
+    assert not_in_transformers(model) == ["head.kind=almost_linear"]
 
 
 def test_output_matrices_begin_smaller() -> None:

@@ -17,7 +17,7 @@ from bertkit.base import plugins
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.bert import BertArchitecture
-from bertkit.interop.hugging_face.config_json import architecture_of, config_json
+from bertkit.interop.hugging_face.config_json import config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity import comparison as parity
 from bertkit.kernels.linear import ACTIVATIONS
@@ -88,7 +88,7 @@ def test_hugging_face_to_bertkit_to_hugging_face(kind: str, number: int, tmp_pat
     assert (report.skipped, report.new) == ({}, [])
     assert tuple(sorted(model.heads)) == KINDS[kind][0]
     (tmp_path / "ours").mkdir()
-    ours_files = config_json(model.config, architecture_of(model))
+    ours_files = config_json(model)
     (tmp_path / "ours" / "config.json").write_text(ours_files)
     tensors = {name: tensor.contiguous() for name, tensor in huggingface.tensors_of(model).items()}
     save_file(tensors, tmp_path / "ours" / "model.safetensors", {"format": "pt"})
