@@ -9,6 +9,7 @@ from conftest import small_config
 
 from bertkit.interop.hugging_face.architecture import writer_of
 from bertkit.interop.hugging_face.bert import BertArchitecture
+from bertkit.interop.hugging_face.config_json import config_json
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, NormConfig
 from bertkit.model.head.head import any_pooled
@@ -38,7 +39,7 @@ def test_each_part_begins_as_in_transformers(config: BertConfig, cut: float, hea
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     architecture = writer_of(config, heads)
     name = architecture.class_of(model)
-    content = architecture.content(config, name, torch.float32)
+    content = json.loads(config_json(model))
     kind = transformers.CONFIG_MAPPING[content["model_type"]]
     torch.manual_seed(0)
     theirs = getattr(transformers, name)(kind(**content)).state_dict()
