@@ -1,6 +1,7 @@
 """The initial weights of every class of both model types, beside those of a new model of `transformers`."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
