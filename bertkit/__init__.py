@@ -16,10 +16,10 @@ _HOMES = {
     "check_certificate": "bertkit.interop.parity.certificate",
     "export_model": "bertkit.interop.hugging_face.directory",
     "load_embedder": "bertkit.inference.embedding",
-    **dict.fromkeys(("MaskedLM", "Objective"), "bertkit.objectives.objective"),
+    **dict.fromkeys(("MaskedLM", "Moment", "Objective"), "bertkit.objectives.objective"),
     **dict.fromkeys(("Finetuning", "Pretraining", "fit", "new_model", "open_dataset"), "bertkit.training"),
     **dict.fromkeys(("LossTerm", "cross_entropy"), "bertkit.train.losses"),
-    "Target": "bertkit.base.batch",
+    **dict.fromkeys(("Batch", "Target"), "bertkit.base.batch"),
     **dict.fromkeys(("head_losses", "outputs"), "bertkit.objectives.losses"),
     "load_predictor": "bertkit.inference.predictor",
 }

@@ -22,10 +22,12 @@ from bertkit.training import Pretraining as Pretraining
 from bertkit.training import fit as fit
 from bertkit.training import new_model as new_model
 from bertkit.training import open_dataset as open_dataset
+from bertkit.base.batch import Batch as Batch
 from bertkit.base.batch import Target as Target
 from bertkit.objectives.losses import head_losses as head_losses
 from bertkit.objectives.losses import outputs as outputs
 from bertkit.objectives.objective import MaskedLM as MaskedLM
+from bertkit.objectives.objective import Moment as Moment
 from bertkit.objectives.objective import Objective as Objective
 from bertkit.train.losses import LossTerm as LossTerm
 from bertkit.train.losses import cross_entropy as cross_entropy

@@ -66,7 +66,7 @@ NOWHERE = {"data_dir": "-", "output_dir": "-"}  # settings of a command that a j
 # settings of a command that a job has from elsewhere: `fit`, its objective, or its other arguments
 OF_FIT = {
     "fit": ("steps", "num_epochs", "optimizer", "schedule", "device", "output_dir"),
-    "the objective": ("masking", "objective_options"),
+    "the objective (its attribute masking, the arguments of its class)": ("masking", "objective_options"),
 }
 OF_JOB = {"a job": ("data_dir", "batch", "precision", "checkpoint", "evaluation", "log", "launch")}
 OF_MODEL = ("model", "model_dir", "init_moments", "freeze", "attention", "norm", "feed_forward", "pooling")

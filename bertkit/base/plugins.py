@@ -154,15 +154,11 @@ def _import(what: str, module: str, load: Callable[[], object]) -> None:
     except InputError:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
-        if (
-            isinstance(error, ModuleNotFoundError)
-            and error.name is not None
-            and f"{module}.".startswith(f"{error.name}.")
-        ):
-            where = f"{os.getcwd()} and the installed packages have no module {error.name}"
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is not None and f"{module}.".startswith(f"{absent}."):
+            where = f"{os.getcwd()} and the installed packages have no module {absent}"
             way = "start in its folder, or add that to PYTHONPATH"
-            is_file = error.name.endswith(".py")
-            raise InputError(f"{what}: {where}; {'write it without .py' if is_file else way}") from None
+            raise InputError(f"{what}: {where}; {'write it without .py' if absent.endswith('.py') else way}") from None
         reason, place = _reason(error), _place_in(error, {module})
         where = f"{place}: {reason}" if place else reason
         raise InputError(f"{what}: cannot be imported ({where}); correct the module, or leave it out") from None
@@ -184,15 +180,19 @@ def fault_of(error: BaseException) -> InputError | None:
     place = _place_in(error, {name.partition(".")[0] for name in _modules})
     if place is None:
         return None
-    return InputError(
-        f"{place}: {_reason(error)}; the plug-in raised this, so correct it there (--debug shows all calls)"
-    )
+    way = "the plug-in raised this, so correct it there (--debug shows all calls)"
+    return InputError(f"{place}: {_reason(error)}; {way}")
 
 
 def wrong_result(slot: str, name: str, result: object, expected: str) -> InputError:
     """Return the error for what a plug-in returned; `expected` says what its slot needs."""
     what = " ".join(f"{result!r:.80}".split())
-    return InputError(f"{slot} {name!r} ({_place(get(slot, name))}) returned {what}; expected {expected}")
+    return fault(slot, name, f"returned {what}; expected {expected}")
+
+
+def fault(slot: str, name: str, what: str) -> InputError:
+    """Return the error for what a plug-in does, with its file and line."""
+    return InputError(f"{slot} {name!r} ({_place(get(slot, name))}) {what}")
 
 
 def number(slot: str, name: str, result: object) -> float:

@@ -44,6 +44,10 @@ def step_line(row: JsonObject, steps: int, time_left: str) -> str:
         parts.append(f"{objective} {row[f'{objective}_loss']:.4f}")
     if "nsp_accuracy" in row:
         parts.append(f"nsp acc {row['nsp_accuracy']:.2f}")
+    known = (f"{objective}_loss", "nsp_loss")
+    others = [name for name in row if name.endswith("_loss") and not name.startswith("eval_") and name not in known]
+    if objective or len(others) > 1:
+        parts += [f"{name.removesuffix('_loss')} {row[name]:.4f}" for name in others]
     parts.append(f"lr {row['learning_rate']:.2e}")
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")

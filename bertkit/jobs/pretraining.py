@@ -145,7 +145,7 @@ class PretrainingJob(Job[PretrainSettings]):
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""
         phase, lines = self.order.at(step - 1), list[str]()
         metrics = self._measure_phase(phase, state) if due.evaluation else {}
-        if console.objective_of(metrics) and step < self.steps:  # the result is printed at the end
+        if console.has_controls(metrics) and step < self.steps:  # the result is printed at the end
             lines.append(f"  health: {console.health_line(metrics, self.baselines(step - 1))}")
             lines += self._ways_off_the_plateau(metrics)
         if step == phase.last_step < self.steps:
@@ -199,7 +199,7 @@ class PretrainingJob(Job[PretrainSettings]):
         metrics = self._measure_phase(last, state)
         if not state.accelerator.is_main_process:
             return
-        samples, is_of_tokens = None, console.objective_of(metrics) is not None
+        samples, is_of_tokens = None, console.has_controls(metrics)
         if last.held_out is not None and is_of_tokens:
             samples = held_out_samples(self.model, self.tokenizer, last.held_out, self.settings.precision)
         result = with_perplexity(metrics) | {"steps": self.steps}

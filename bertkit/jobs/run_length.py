@@ -141,7 +141,7 @@ def _seconds_of_steps(
         ranges = micro_batch_ranges(size, micro_sequences)
         share = len(local_micro_batches(len(ranges), 0, accelerator.num_processes)) / len(ranges)
         num_sequences = max(1, min(size, TRIAL_TOKENS // length))
-        seconds = min(_trial(objective, model, num_sequences, length, settings.precision) for _ in range(2))
+        seconds = min(_trial(settings, objective, model, num_sequences, length) for _ in range(2))
         phase_seconds.append(seconds * size * share / num_sequences)
     return phase_seconds
 
@@ -152,7 +152,7 @@ def largest_batches(
     """Return a micro-batch of each phase, to estimate its memory."""
 
     def forward(length: int, num_sequences: int) -> int:
-        objective.losses(model, _prepared(objective, model, num_sequences, length), settings.precision)
+        objective.losses(model, _prepared(settings, objective, model, num_sequences, length), settings.precision)
         return num_sequences * length
 
     by_sequences, batches = settings.batch.micro_tokens == "auto", []
@@ -162,31 +162,34 @@ def largest_batches(
     return batches
 
 
-def random_batch(model: BertWithHeads, num_sequences: int, length: int) -> Batch:
-    """Make a batch of random tokens, in sequences of equal length."""
+def random_batch(model: BertWithHeads, num_sequences: int, length: int, has_pairs: bool) -> Batch:
+    """Make a batch of random tokens, in sequences of equal length, perhaps of pairs whose order is predicted."""
     size, rng = num_sequences * length, np.random.default_rng(0)
     ids = rng.integers(model.config.vocab_size, size=size)
     is_lm = "next_token" in model.heads
-    head, next_sentence = "next_token" if is_lm else "masked_lm", Target(np.zeros(num_sequences, np.int64))
+    pairs = {"next_sentence": Target(np.zeros(num_sequences, np.int64))} if has_pairs else {}
     predicted = np.sort(rng.choice(size, size if is_lm else math.ceil(MASKED_SHARE * size), replace=False))
     return Batch(
         input_ids=ids,
         token_type_ids=np.tile(np.arange(length) > length // 2, num_sequences) * int(model.config.type_vocab_size > 1),
         sequence_lengths=np.full(num_sequences, length),
-        targets={head: Target(ids[predicted], predicted), "next_sentence": next_sentence},
+        targets={"next_token" if is_lm else "masked_lm": Target(ids[predicted], predicted), **pairs},
     )
 
 
-def _prepared(objective: Objective, model: Trained, num_sequences: int, length: int) -> Batch:
-    return objective.prepare(random_batch(bare(model), num_sequences, length), Moment(0, 1, 0, 0))
+def _prepared(
+    settings: PretrainSettings, objective: Objective, model: Trained, num_sequences: int, length: int
+) -> Batch:
+    made = random_batch(bare(model), num_sequences, length, settings.segments.predicts_next)
+    return objective.prepare(made, Moment(0, 1, 0, 0))
 
 
-def _trial(objective: Objective, model: Trained, num_sequences: int, length: int, precision: str) -> float:
+def _trial(settings: PretrainSettings, objective: Objective, model: Trained, num_sequences: int, length: int) -> float:
     """Measure the seconds of one forward and backward pass on random tokens."""
-    batch = _prepared(objective, model, num_sequences, length)
+    batch = _prepared(settings, objective, model, num_sequences, length)
     with torch.random.fork_rng(devices=[]):
         started_at = time.perf_counter()
-        terms = objective.losses(model.train(), batch, precision)
+        terms = objective.losses(model.train(), batch, settings.precision)
         torch.stack([term.sum for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
         seconds = time.perf_counter() - started_at
     model.zero_grad(set_to_none=True)

@@ -12,6 +12,8 @@ of the means, over the whole batch, however it is cut into micro-batches and sha
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +23,7 @@ import torch
 from torch import nn
 
 from bertkit.base import plugins
-from bertkit.base.batch import Batch
+from bertkit.base.batch import Batch, Target, loss_name
 from bertkit.base.errors import named
 from bertkit.base.typed_settings import build
 from bertkit.data.data_config import MaskingConfig
@@ -80,11 +82,19 @@ class Objective:
         return [(number, self.prepare(batch, Moment(step, steps, number, seed))) for number, batch in drawn]
 
     def counts(self, batch: Batch) -> Mapping[str, float]:
-        """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions."""
-        return batch.loss_counts
+        """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions.
+
+        By default there is one for each target, but for those of the pretraining heads that `heads` leaves out.
+        """
+        left_out = set() if self.heads is None else {*_pretraining_heads()} - {*self.heads}
+        return {loss_name(head): target.count for head, target in batch.targets.items() if head not in left_out}
 
     # runs the model on a prepared micro-batch, and returns a term for each of `counts`, summed over its predictions
     losses = staticmethod(batch_losses)
+
+
+def _pretraining_heads() -> list[str]:
+    return [head for head in plugins.names_of("model_head") if head_of(head).task is None]
 
 
 class MaskedLM(Objective):
@@ -141,6 +151,10 @@ def make_objective(name: str, options: Mapping[str, object]) -> Objective:
     made = plugins.bind("objective", name, options)()
     if not isinstance(made, Objective):
         raise plugins.wrong_result("objective", name, made, "an object of a class derived from bertkit.Objective")
+    try:
+        inspect.signature(made.losses).bind(None, None, "fp32")
+    except TypeError as error:
+        raise plugins.fault("objective", name, f"has losses that take no (model, batch, precision): {error}") from None
     return Checked(made, name)
 
 
@@ -150,8 +164,8 @@ class Checked(Objective):
     def __init__(self, inner: Objective, name: str) -> None:
         self.inner, self.name = inner, name
         self.heads = inner.heads  # type: ignore[misc]
-        known = {head for head in plugins.names_of("model_head") if head_of(head).task is None}
-        if self.heads is not None and not (isinstance(self.heads, tuple) and known.issuperset(self.heads)):
+        known = _pretraining_heads()
+        if self.heads is not None and not (isinstance(self.heads, tuple) and {*known}.issuperset(self.heads)):
             raise plugins.wrong_result(
                 "objective", name, self.heads, f"None, or a tuple of {named(sorted(known))}, as heads"
             )
@@ -168,6 +182,9 @@ class Checked(Objective):
         prepared = self.inner.prepare(batch, moment)
         if not isinstance(prepared, Batch):
             raise plugins.wrong_result("objective", self.name, prepared, "a Batch, from prepare")
+        for name, target in prepared.targets.items():
+            if not isinstance(target, Target):
+                raise plugins.wrong_result("objective", self.name, target, f"a bertkit.Target as targets[{name!r}]")
         return prepared
 
     def counts(self, batch: Batch) -> Mapping[str, float]:
@@ -184,9 +201,22 @@ class Checked(Objective):
 
     def losses(self, model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
         """Return a term for each count."""
-        terms, expected = self.inner.losses(model, batch, precision), sorted(self.counts(batch))
-        is_right = isinstance(terms, Mapping) and sorted(terms) == expected
-        if not is_right or not all(isinstance(term, LossTerm) and term.sum.ndim == 0 for term in terms.values()):
-            what = f"a LossTerm with a single number for each of {', '.join(expected)}, from losses"
-            raise plugins.wrong_result("objective", self.name, terms, what)
+        terms, counts = self.inner.losses(model, batch, precision), self.counts(batch)
+        if not isinstance(terms, Mapping):
+            raise plugins.wrong_result(
+                "objective", self.name, terms, "a LossTerm by the name of each loss, from losses"
+            )
+        if {*terms} != {*counts}:
+            what = f"has the losses {', '.join(terms) or 'none'}, but the counts {', '.join(counts)}; expected the same names"
+            raise plugins.fault("objective", self.name, what)
+        for name, term in terms.items():
+            if not isinstance(term, LossTerm) or term.sum.ndim:
+                raise plugins.wrong_result("objective", self.name, term, f"a LossTerm with a single number as {name}")
+            if not math.isclose(term.count, counts[name]):
+                what = f"as the count of {name} the divisor that counts gives it, {counts[name]:g}"
+                raise plugins.wrong_result("objective", self.name, term.count, what)
+        if torch.is_grad_enabled() and not any(term.sum.requires_grad for term in terms.values()):
+            raise plugins.fault(
+                "objective", self.name, "has losses without a gradient; are they detached from the model?"
+            )
         return dict(terms)

@@ -16,11 +16,17 @@ ROWS_AT_ONCE = 16  # in `cross_entropy_in_place`; with BERT's vocabulary 2 MB of
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One loss of one micro-batch."""
+    """One loss of one micro-batch.
 
-    sum: Tensor  # the loss summed over its predictions; has a gradient
-    count: float  # the number of predictions, or the sum of their weights
-    correct: Tensor | None  # the number of correct predictions, or the sum of their weights; None for a regression
+    Args:
+        sum: the loss summed over its predictions, with a gradient; the log has it with its weight, if you multiply it by one.
+        count: the number of predictions, or the sum of their weights: the same number as in the objective's `counts`.
+        correct: the number of correct predictions, or the sum of their weights; None for a regression.
+    """
+
+    sum: Tensor
+    count: float
+    correct: Tensor | None
 
 
 Losses = Callable[[nn.Module, Any], dict[str, LossTerm]]  # takes a model and a micro-batch; returns loss terms by name

@@ -92,7 +92,7 @@ def test_a_scaled_step_is_the_same_step() -> None:
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         optimizer = AdamW(parameter_groups(model, 0.01), config)
         learner = Learner(accelerator, model, optimizer, batch_losses, scale)
-        report = loop.optimizer_step(learner, course, 0, [(0, random_batch(model, 5, 13))])
+        report = loop.optimizer_step(learner, course, 0, [(0, random_batch(model, 5, 13, has_pairs=True))])
         assert report.loss_scale == (scale and loss_scale.FIRST)
         results.append((report.grad_norm, torch.cat([weight.reshape(-1) for weight in model.parameters()])))
     assert results[0][0] == results[1][0] > 0.01
@@ -149,7 +149,9 @@ def test_computing_layers_twice_changes_no_bit(precision: str, fast: FastWays, i
         if is_twice:
             recompute_layers(model)
         torch.manual_seed(5)
-        sum(term.sum for term in batch_losses(model, random_batch(model, 5, 13), precision).values()).backward()
+        sum(
+            term.sum for term in batch_losses(model, random_batch(model, 5, 13, has_pairs=True), precision).values()
+        ).backward()
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
         numbers.append(len(calls))
     assert torch.equal(*gradients)

@@ -32,7 +32,7 @@ def micro_batch(
     model.use(FastWays.of(ways))
 
     def forward(num_sequences: int) -> int:
-        batch_losses(model, random_batch(model, num_sequences, LENGTH), precision)
+        batch_losses(model, random_batch(model, num_sequences, LENGTH, has_pairs=True), precision)
         return num_sequences * LENGTH
 
     batch = LargestBatch(forward, num_sequences * LENGTH, LENGTH, by_sequences=True)
@@ -68,7 +68,7 @@ def test_measuring_leaves_nothing() -> None:
     (model, _, _), made = micro_batch("bf16"), []
 
     def forward(num_sequences: int) -> int:
-        batch = random_batch(model, num_sequences, LENGTH)
+        batch = random_batch(model, num_sequences, LENGTH, has_pairs=True)
         made.extend(weakref.ref(term.sum) for term in batch_losses(model, batch, "bf16").values())
         return num_sequences * LENGTH
 
