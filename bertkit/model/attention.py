@@ -109,10 +109,8 @@ class AttentionSlots(nn.Module):
         key, value, keys = self.compress_keys(key, value, geometry.queries)
         return key, value, replace(geometry, keys=keys)
 
-    def variant(self, to_query: nn.Module, to_key: nn.Module | None, longest: int) -> AttentionVariant | None:
-        """Return what one pass over sequences of up to `longest` tokens replaces, given the layer's maps; None: nothing."""
-        if not self.has_scores:
-            return None
+    def variant(self, to_query: nn.Module, to_key: nn.Module | None, longest: int) -> AttentionVariant:
+        """Return the scores and the contexts of one pass over sequences of up to `longest` tokens, given the layer's maps."""
         rows = None if self.look_up is None else self.look_up()
         vectors = self.positions.vectors(rows, to_query, to_key, longest)
         return AttentionVariant(self.score, self.positions, vectors)
@@ -329,15 +327,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend with queries (S, N, H), keys and values (n, N, H), and concatenate the contexts of the heads: (S, D)."""
         key, value, geometry = self.slots.compress(key, value, geometry)
-        weighing = Weighing(
-            self.dropout_prob if self.training else 0.0, self.fast, self.variant(geometry.keys.longest), attentions
-        )
+        variant = self.variant(geometry.keys.longest) if self.slots.has_scores else None
+        weighing = Weighing(self.dropout_prob if self.training else 0.0, self.fast, variant, attentions)
         context = attend_fast(query, key, value, geometry, weighing)
         # autograd does not know this as a view; a compiled graph would depend on the shape of the tensor behind a view
         return torch.ops.aten._unsafe_view(context, (len(query), -1))  # type: ignore[no-any-return]
 
-    def variant(self, longest: int) -> AttentionVariant | None:
-        """Return other scores and contexts for one pass over sequences of up to `longest` tokens; None for BERT's."""
+    def variant(self, longest: int) -> AttentionVariant:
+        """Return the scores and the contexts that are not BERT's, for one pass over sequences of up to `longest` tokens."""
         return self.slots.variant(self.query, self.key, longest)
 
     def in_heads(self, vectors: Tensor) -> Tensor:

@@ -84,7 +84,8 @@ class DecoderLayer(nn.Module):
             vectors = self.attention.vectors(target, target, position_ids)
             query, *newest = (each[:, :, None] for each in vectors)  # (R, N, 1, H)
             key, value = targets[:] = [torch.cat(both, 2) for both in zip(targets, newest, strict=True)]
-            if (variant := self.attention.variant(key.shape[2])) is not None:
+            if self.attention.slots.has_scores:
+                variant = self.attention.variant(key.shape[2])
                 places = torch.arange(key.shape[2], device=target.device)[None]
                 group = Group((len(target), 1, places.shape[1]), None, places[:, -1:], places, places.shape[1] - 1)
                 context = variant.context(torch.softmax(variant.scores(query, key, group), -1), value, group)

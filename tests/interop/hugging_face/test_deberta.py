@@ -13,6 +13,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 import bertkit
 from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
 from bertkit.model.positions import distance_rows
@@ -101,6 +102,19 @@ def test_settings_that_bertkit_lacks_are_refused(settings: dict[str, Any], messa
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | settings))
     with pytest.raises(InputError, match=re.escape(message)):
         load_directory(tmp_path)
+
+
+@pytest.mark.slow
+def test_onnx(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """An export in onnxruntime equals `transformers`, for texts of other lengths than the one that was traced."""
+    saved(
+        tmp_path / "theirs", "DebertaV2ForSequenceClassification", vocab_size=tokenizer.vocab_size, conv_kernel_size=3
+    )
+    bertkit.export_model(bertkit.load_model(tmp_path / "theirs"), tokenizer, tmp_path / "model")
+    bertkit.export(model_dir=tmp_path / "model", head="task", onnx=True, output_dir=tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "parity.json").read_text())["onnx"]
+    assert {tuple(row["shape"]) for row in rows} == {(1, 7), (3, 61), (2, 61)}
+    assert max(row["max_abs"] for row in rows) < 1e-5
 
 
 def test_a_missing_table_of_distances_is_named_as_in_the_file(tmp_path: Path) -> None:
