@@ -216,6 +216,8 @@ def test_the_same_cell_twice_is_done_already(made: dict[str, Any], tmp_path: Pat
     train = pandas.concat([rows] * 8)
     assert bertkit.finetune(train=train, **cell) == run
     assert "done already" in capsys.readouterr().out
+    bertkit.evaluate(run, train)
+    assert "warning: data: the model was trained on these rows" in capsys.readouterr().err
     assert sorted(path.name.split("-")[0] for path in (folder / "rows").iterdir()) == ["dev", "train"]
     saved = (folder / "config.yaml").read_text() + json.dumps(
         json.loads((folder / "manifest.json").read_text())["identity"]

@@ -25,6 +25,7 @@ from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
 from bertkit.tasks.label_kinds import Number, Score
+from bertkit.tasks.reading.rows import names_by_file
 from bertkit.tasks.task import AnyTask, Example
 from bertkit.tasks.task_config import KINDS, TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
@@ -258,12 +259,12 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
 
 
 def trained_on(model_dir: str, files: Sequence[Path]) -> list[str]:
-    """Return a warning about each file on which the run of a model was trained."""
+    """Return a warning about each file, or rows from Python, on which the run of a model was trained."""
     run_dir = run_of(model_dir)
     corpus = {} if run_dir is None else read_manifest(run_dir).corpus or {}
     hashes = at(corpus, "files_sha256") or ()
     return [
-        f"{path}: the model was trained on this file, so its scores are higher than on new texts"
+        f"{names_by_file.get().get(path.name, path)}: the model was trained on these rows, so its scores are higher than on new ones"
         for path in files
         if sha256_file(path) in hashes
     ]

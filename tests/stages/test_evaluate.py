@@ -347,7 +347,7 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     shutil.copy(data / "train.tsv", tmp_path / "copy.tsv")
     for file, is_known in ((tmp_path / "copy.tsv", True), (data / "dev.tsv", False)):
         assert run(["evaluate", str(run_dir), str(file), "device=cpu"]) == 0
-        known = f"warning: {file}: the model was trained on this file, so its scores are higher than on new texts\n"
+        known = f"warning: {file}: the model was trained on these rows, so its scores are higher than on new ones\n"
         assert (known in capsys.readouterr().err) == is_known
     refused(run(["evaluate", *own, "masking.probability=0.2"]), "masking.probability: has no effect", capsys)
     model, _ = load_directory(run_dir / "model", labels=("high", "low"), problem_type="single_label_classification")

@@ -18,6 +18,7 @@ from bertkit.tasks.trainable import AnyTrainable, Embed, most_frequent
 MAX_SHARE = 0.95  # of all predictions; a label that is predicted more often is a warning
 NO_SCORES = ("total", "_thresh", "_threshold")  # endings of keys whose values are not scores
 LINEAR = "linear head on frozen vectors"
+SIMPLE = {"TF-IDF": "TF-IDF, which counts words", LINEAR: f"a {LINEAR}"}  # what warnings call them
 GAIN = "difference_to_majority"  # the key of its interval, in `best_metric`
 
 
@@ -58,9 +59,10 @@ class Baseline:
                 f"{name} {score:.4f} is not clearly above the majority baseline ({guessed:.4f}; 95 % interval of the difference "
                 f"{gain[0]:.4f} to {gain[1]:.4f})"
             )
-        for other, what in (("TF-IDF", "TF-IDF, which counts words"), (LINEAR, f"a {LINEAR}")):
-            if (simple := self.scores.get(other, {}).get(name, -math.inf)) > score:
-                faults.append(f"{name} {score:.4f} is below that of {what} ({simple:.4f})")
+        simple = {other: self.scores.get(other, {}).get(name, -math.inf) for other in SIMPLE}
+        better = [f"that of {what} ({simple[other]:.4f})" for other, what in SIMPLE.items() if simple[other] > score]
+        if better:
+            faults.append(f"{name} {score:.4f} is below {' and '.join(better)}")
         predicted = [label for prediction in predictions for label in self.task.predicted_labels(prediction)]
         true = [label for example in self.examples for label in self.task.labels_of(example)]
         if predicted:
