@@ -8,7 +8,7 @@ writes it, and a file whose header is in quotes follows RFC 4180.
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
+_TOLD = re.compile(r"\ufeff?\"?sep=([,;|\t])\"?")  # Excel's own first line, the separator
+COUNTED_LINES = 5  # the first ones, which show the separator
 MANY_WORDS = 4  # in a text; the name of a column has fewer
 ROWS_AHEAD = 1000  # rows that show whether the first one is a header
 SEPARATORS = {"tsv": "\t", "csv": ","}
@@ -131,11 +133,14 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             return InputTable(name, format, ("label", "text"), labelled, short_rows)
         case "tsv" | "csv":
             first, usual = next(lines), SEPARATORS[format]
-            mark = _separator(task, usual, first[1])
-            lines = itertools.chain([first], lines)
+            told = _TOLD.fullmatch(first[1])
+            first = next(lines, first) if told else first
+            following = list(itertools.islice(lines, COUNTED_LINES - 1))
+            mark = told[1] if told else _separator(task, usual, [first[1], *(line for _, line in following)])
+            lines = itertools.chain([first], following, lines)
             has_quotes = task.hub.path is None and all(map(_QUOTED.fullmatch, first[1].split(mark)))
             if format == "csv" or has_quotes:
-                rows = _csv_rows(name, lines, mark)
+                rows = _csv_rows(name, lines, mark, 1 if told else 0)
             else:
                 of_line = _unquoted if task.hub.path is None else str.split
                 rows = ((n, of_line(line, mark)) for n, line in lines)
@@ -153,13 +158,20 @@ def _sentences(
     return InputTable(name, format, (), rows, short_rows, unit=unit)
 
 
-def _separator(task: TaskConfig, usual: str, first_line: str) -> str:
-    """Return the separator of a table; unless it is set, or the usual one is in the first line, it is detected there, preferably by a column's name."""
+def _separator(task: TaskConfig, usual: str, beginning: Sequence[str]) -> str:
+    """Return the separator of a table whose first lines are given, unless it is set.
+
+    It is the usual one if that is in the first line, except where another one is there more often, and as often in each line: then a comma
+    is that of a number. Otherwise it is detected in the first line, preferably by a column's name.
+    """
     if task.separator != "auto":
         return task.separator
-    if usual == SEPARATORS["tsv"] or usual in first_line:
-        return usual
+    first_line = beginning[0]
     marks = sorted((mark for mark in ";\t|" if mark in first_line), key=first_line.count, reverse=True)
+    is_regular = bool(marks) and len(beginning) > 1 and len({line.count(marks[0]) for line in beginning}) == 1
+    more_often = is_regular and first_line.count(marks[0]) > first_line.count(usual)
+    if usual == SEPARATORS["tsv"] or (usual in first_line and not more_often):
+        return usual
     names = all_names(task)
     known = (mark for mark in marks if names & {cell.strip('"') for cell in first_line.split(mark)})
     return next(itertools.chain(known, marks), usual)
@@ -173,10 +185,10 @@ def _unquoted(line: str, separator: str) -> list[str]:
     return [cell[1:-1].replace('""', '"') if '""' in cell[1:-1] and _QUOTED.fullmatch(cell) else cell for cell in cells]
 
 
-def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
+def _csv_rows(name: str, lines: Lines, separator: str, num_before: int) -> CellRows:
     limit = LINE_MB * 1_000_000
     csv.field_size_limit(limit)  # a cell may hold a whole document
-    number, length = 1, 0
+    number, length = 1 + num_before, 0
 
     def of_record() -> Iterator[str]:
         nonlocal length
@@ -190,7 +202,7 @@ def _csv_rows(name: str, lines: Lines, separator: str) -> CellRows:
     try:
         for cells in reader:
             yield number, cells or [""]
-            number, length = reader.line_num + 1, 0
+            number, length = reader.line_num + 1 + num_before, 0
     except csv.Error as error:
         advice = f'quote cells as in "a ""b""", or set {user_name("task.format")}='
         raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None

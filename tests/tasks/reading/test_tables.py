@@ -271,3 +271,29 @@ def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path)
     )
     with pytest.raises(InputError, match="id '7' is a duplicate, first at"):
         read(tmp_path, "sequence", "train", "columns.id=id")  # whose name the user gave
+
+
+SEPARATED = {  # lines, and the cells of the second row; each file has a comma in its first line
+    "sep=;\ntext;label\na;x\nb, c;y\n": ("b, c", "y"),
+    "text;label;price, total\na;x;1,5\nb, c, d;y;2,5\n": ("b, c, d", "y"),
+    "text,label;or not\na,x\nb;c,y\n": ("b;c", "y"),
+    "text,label\na;b;c,x\nb;c;d,y\n": ("b;c;d", "y"),
+}
+
+
+@pytest.mark.parametrize("content", SEPARATED)
+def test_the_separator_is_what_every_line_has_as_often(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path, "train.csv", content)
+    label = "label;or not" if ";or" in content else "label"
+    _, second = rows(read(tmp_path, "sequence", "train", f"columns.label={label!r}"))
+    assert (second[1], second[3]) == SEPARATED[content]
+    if content.startswith("sep"):
+        path.write_text(f"{content}z\n")
+        with pytest.raises(InputError, match=r"train\.csv:5: too few cells \(1, expected"):
+            read(tmp_path, "sequence", "train")
+
+
+def test_numbers_with_commas_do_not_separate(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "one thing;x;1,5\nanother thing;y;2,5\nthings;x;13\n")
+    settings = ("columns.text=0", "columns.label=1", "header=false")
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "train", *settings))] == ["x", "y", "x"]
