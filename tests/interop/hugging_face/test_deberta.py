@@ -62,6 +62,21 @@ def test_a_file_as_it_is_published(tmp_path: Path) -> None:
     assert "cls.predictions" in str(result["rewritten_because"])
 
 
+@pytest.mark.parametrize("legacy", [True, False])
+def test_of_two_masked_lm_heads_the_one_that_transformers_uses_is_read(legacy: bool, tmp_path: Path) -> None:
+    theirs = saved(tmp_path, legacy=legacy)
+    tensors = load_file(tmp_path / "model.safetensors")
+    saved(tmp_path / "other", legacy=not legacy)
+    others = load_file(tmp_path / "other" / "model.safetensors")
+    more = {name: tensor + 1 for name, tensor in others.items() if not name.startswith("deberta.")}
+    save_file(tensors | more, tmp_path / "model.safetensors", {"format": "pt"})
+    report = load_directory(tmp_path).report
+    assert report.skipped == dict.fromkeys(more, f"another masked LM head, not used with legacy={legacy}")
+    ids = torch.randint(67, (2, 31))
+    actual = bertkit.load_model(tmp_path)(ids).logits["masked_lm"]
+    torch.testing.assert_close(actual, theirs(input_ids=ids).logits, rtol=0, atol=2e-5)
+
+
 def test_texts_that_are_longer_than_any_distance_with_a_row_of_its_own(tmp_path: Path) -> None:
     theirs = saved(tmp_path, "DebertaV2Model", max_position_embeddings=900, max_relative_positions=40)
     ids = torch.randint(67, (2, 611))

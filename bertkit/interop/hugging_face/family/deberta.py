@@ -20,10 +20,9 @@ from bertkit.model.heads import BertWithHeads
 
 _ATTENTION = "bert.encoder.layers.{}.attention"
 _SELF = "deberta.encoder.layer.{}.attention.self"
-_PLACES, _NORM = (
-    "deberta.embeddings.position_embeddings.",
-    "deberta.encoder.LayerNorm.",
-)  # of absolute positions, of distances
+_PLACES = "deberta.embeddings.position_embeddings."  # absolute ones
+_NORM = "deberta.encoder.LayerNorm."  # of distances
+_LEGACY, _OTHER = "cls.predictions.", "lm_predictions."  # masked LM heads
 _NAMES = {
     **{ours: theirs for ours, theirs in HUGGING_FACE.items() if ours.startswith("heads.") and "crossattention" not in theirs},
     **of_encoder("deberta."),
@@ -137,13 +136,15 @@ class DebertaArchitecture(FamilyArchitecture):
         }  # fmt: skip
 
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
-        """Give the masked LM head the names that it has with `legacy`, and leave out positions that the model does not use."""
-        has_both = any(name.startswith("cls.predictions.") for name in tensors)
-        names = {name: name if has_both else _with_legacy(name) for name in tensors}
-        stored = super().stored({new: tensors[name] for name, new in names.items()}, content)
-        old = {new: name for name, new in names.items()}
-        stored.file_names.update({full: old[name] for full, name in stored.file_names.items()})
+        """Give the masked LM head the names that it has with `legacy`, and leave out a second one, and positions that the model does not use."""
         full = self.defaults | content
+        has_both = all(any(name.startswith(head) for name in tensors) for head in (_LEGACY, _OTHER))
+        second = (_OTHER if full["legacy"] else _LEGACY) if has_both else "none"
+        names = {_with_legacy(name): name for name in tensors if not name.startswith(second)}
+        stored = super().stored({new: tensors[name] for new, name in names.items()}, content)
+        stored.file_names.update({new: names[name] for new, name in stored.file_names.items()})
+        reason = f"another masked LM head, not used with legacy={full['legacy']}"
+        stored.skipped.update({name: reason for name in tensors if name not in names.values()})
         for key, unused in (("position_biased_input", _PLACES), ("relative_attention", _NORM)):
             for name in [name for name in stored.tensors if not full[key] and name.startswith(unused)]:
                 stored.skipped[stored.file_names.pop(name)] = f"not used with {key}=False"
