@@ -293,9 +293,7 @@ def test_a_model_of_a_type_without_the_head_is_refused_before_it_is_trained(
 ) -> None:
     words = [word for word in words_of("replaced_tokens", start, prepared_dir) if not word.startswith("model.family")]
     assert run([*words, "output_dir=refused"]) == 2
-    message = (
-        "the heads replaced_token: transformers has no such class of this model's type; it has one of the type electra"
-    )
+    message = "the heads replaced_token: transformers has no such class of this model's type; models of the type electra have one"
     assert message in capsys.readouterr().err
     assert not Path("refused").exists()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import require_class
 from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import hashes_of
 from bertkit.launch.world import world_from_environment
@@ -54,6 +55,7 @@ def start_finetuning(
         decoder=None if settings.decoder is None else settings.decoder.of_model(facts.cls, facts.sep),
         head=settings.head,
     )
+    require_class(model.config, model.heads)
     if units is not None:
         learn_in_units(model, units, is_new=bool(report.new))
     num_layers = model.config.num_hidden_layers

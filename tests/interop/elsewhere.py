@@ -24,11 +24,18 @@ with warnings.catch_warnings(record=True) as caught:
     transformers.logging.disable_progress_bar()
     for name, directory in cases:
         del messages[:]
+        if not hasattr(transformers, name):
+            results.append({})
+            continue
         model, info = getattr(transformers, name).from_pretrained(directory, output_loading_info=True)
-        tokenizers = [transformers.AutoTokenizer.from_pretrained(directory)]
-        if transformers.__version__ < "5":
-            tokenizers.append(transformers.AutoTokenizer.from_pretrained(directory, use_fast=False))
-        batches = [dict(tokenizer(texts, padding=True, return_tensors="pt")) for tokenizer in tokenizers]
+        tokenizers, batches = [], []
+        if isinstance(texts, dict):
+            batches.append({key: torch.tensor(value) for key, value in texts.items()})
+        else:
+            tokenizers.append(transformers.AutoTokenizer.from_pretrained(directory))
+            if transformers.__version__ < "5":
+                tokenizers.append(transformers.AutoTokenizer.from_pretrained(directory, use_fast=False))
+        batches += [dict(tokenizer(texts, padding=True, return_tensors="pt")) for tokenizer in tokenizers]
         batch = batches[0]
         if "Choice" in name:
             batch = {key: value.view(2, 2, -1) for key, value in batch.items()}
@@ -40,7 +47,7 @@ with warnings.catch_warnings(record=True) as caught:
             "mismatched": sorted(map(str, info["mismatched_keys"])),
             "ids": [each["input_ids"].tolist() for each in batches],
             "tokenizers": [type(each).__name__ for each in tokenizers],
-            "outputs": {key: out[key].tolist() for key in out.keys()},
+            "outputs": {key: value.tolist() for key, value in out.items() if torch.is_tensor(value)},
         })
 warned = [str(w.message) for w in caught if "transformers" in w.filename and "pytree" not in str(w.message)]
 print(json.dumps([results, warned]))
@@ -48,9 +55,12 @@ print(json.dumps([results, warned]))
 
 
 def loaded_elsewhere(
-    cases: Sequence[tuple[str, Path]], texts: Sequence[str], folder: Path, **variables: str
+    cases: Sequence[tuple[str, Path]], texts: Sequence[str] | dict[str, Any], folder: Path, **variables: str
 ) -> list[dict[str, Any]]:
-    """Load each directory by the class named beside it, without any warning from transformers."""
+    """Load each directory by the class named beside it, without any warning from transformers; the result is empty if it has no such class.
+
+    `texts` may be a batch, for directories without a tokenizer.
+    """
     value = json.dumps([[(name, str(directory)) for name, directory in cases], texts])
     command = [sys.executable, "-c", LOADER, value]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **variables})

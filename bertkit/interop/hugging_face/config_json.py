@@ -3,7 +3,7 @@
 import functools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
-from bertkit.interop.hugging_face.architecture import Architecture, Content, find_architecture, writer_of
+from bertkit.interop.hugging_face.architecture import OWN_TYPE, Architecture, Content, find_architecture, writer_of
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, problem_type_of
 from bertkit.model.heads import BertWithHeads
@@ -41,12 +41,12 @@ def require_bert(model: BertWithHeads, where: str) -> None:
         )
 
 
-def require_class(config: BertConfig, heads: Sequence[str]) -> None:
+def require_class(config: BertConfig, heads: Iterable[str]) -> None:
     """Raise InputError if a model with these heads could not be saved, since its type has no class with them."""
     wanted = tuple(sorted(heads))
     known = {name: find_architecture(name) for name in plugins.names_of("architecture")}
-    types = [name for name, each in known.items() if each is not None and wanted in each.classes]
-    way_out = f"it has one of the type {' or '.join(types)}"
+    types = [name for name, each in known.items() if each is not None and wanted in each.classes and name != OWN_TYPE]
+    way_out = f"models of the type {' or '.join(types)} have one"
     if "next_sentence" in heads:
         way_out = "for the masked LM alone set segments=full_sentences, or next_sentence=none"
     refuse(

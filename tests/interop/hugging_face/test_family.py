@@ -283,6 +283,18 @@ def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Pa
     assert certify(tmp_path, num_sequences=1)["within_tolerance"]
 
 
+def test_a_task_without_a_class_of_the_type_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    """Its model could not be saved."""
+    with_tokenizer(tmp_path / "model", "eurobert")
+    rows = [{"context": "It rained.", "endings": ["They met.", "They paid."], "label": 0}]
+    with pytest.raises(
+        InputError, match="the heads choice: transformers has no such class of this model's type; models of the type"
+    ):
+        bertkit.finetune(
+            task="choice", train=rows, dev=rows, model_dir=tmp_path / "model", output_dir=tmp_path / "run", **{"task.max_seq_length": 60}
+        )  # fmt: skip
+
+
 def test_settings_of_single_layers_are_refused_where_all_have_the_same_weights(tmp_path: Path) -> None:
     with_tokenizer(tmp_path / "model", "albert")
     given = {"task": "sequence", "train": ROWS, "dev": ROWS, "model_dir": tmp_path / "model", "task.max_seq_length": 60}
