@@ -44,6 +44,8 @@ class FastWays:
     kept_memory: bool = False
     own_attention: bool = False  # matrix products and `short_dropout`, since torch's kernel is slow with dropout
     grouped_attention: bool = False  # the same for a few sequences of similar lengths at a time (`kernels.grouped`)
+    # rotary positions in halves, and units gated by GELU, in fewer passes over memory (`kernels.elementwise`)
+    few_passes: bool = False
     # attention of a whole batch by one kernel: variable-length flash attention in half precision, else memory-efficient
     # attention over padded sequences with a mask
     packed_attention: bool = False

@@ -212,10 +212,14 @@ class _ShortDropout(torch.autograd.Function):
 
 
 def random_mask(shape: torch.Size, prob: float) -> tuple[Tensor, float]:
-    """Draw which elements to keep, False with probability `prob`; return also the factor that preserves the mean."""
+    """Draw which elements to keep, 0 with probability `prob`, else 1; return also the factor that preserves the mean.
+
+    In numbers of one byte, since torch multiplies by them in half the time that it needs for booleans.
+    """
     below = min(round(prob * 65536), 65535)  # so many of the 65536 values of 16 bits drop an element
     words = torch.empty(math.ceil(shape.numel() / 4), dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[: shape.numel()].view(shape) >= below - 32768, 65536 / (65536 - below)
+    is_kept = words.view(torch.int16)[: shape.numel()].view(shape) >= below - 32768
+    return is_kept.view(torch.uint8), 65536 / (65536 - below)
 
 
 GELU_TANH = functools.partial(F.gelu, approximate="tanh")  # Hendrycks and Gimpel 2016, section 2

@@ -6,12 +6,14 @@ Axes: as in attention.py.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.base import plugins
+from bertkit.kernels.elementwise import GatedGelu
 from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved, linear_of_each
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved, is_on_cpu, linear_of_each
 from bertkit.model.attention import ALONE, MultiHeadAttention, Shared
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
@@ -140,10 +142,14 @@ class GatedFeedForward(FeedForward):
     """
 
     num_parts = 2
+    fast = ANYWHERE  # replaced by `BertWithHeads.use`
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> two of (S, F) -> (S, D)."""
-        activated, gate = self.intermediate(hidden).chunk(2, -1)
+        intermediate = self.intermediate(hidden)
+        if self.fast.few_passes and self.activation is F.gelu and is_on_cpu(hidden):
+            return self.output(GatedGelu.apply(intermediate))  # type: ignore[no-any-return, no-untyped-call]
+        activated, gate = intermediate.chunk(2, -1)
         return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
 
 

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from bertkit.base import plugins
 from bertkit.base.intervals import Count, Positive
+from bertkit.kernels.elementwise import TurnedHalves
+from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Group, on_device
-from bertkit.kernels.linear import Dropout, Embedding, Linear
+from bertkit.kernels.linear import Dropout, Embedding, Linear, is_on_cpu
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.slots import Positions, make_pattern
 
@@ -30,6 +32,19 @@ def _waves(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_
     angles = (position_ids[:, None] * base**-exponents).remainder(2 * math.pi)
     angles = angles.to(torch.promote_types(like.dtype, torch.float32))
     return torch.stack([angles.sin(), angles.cos()]).to(like.dtype)
+
+
+@functools.lru_cache(maxsize=16)
+def _table_of_waves(length: int, size: int, dtype: torch.dtype, base: float) -> Tensor:
+    """The sines and cosines of `_waves` for positions from 0 to `length` - 1, on the CPU."""
+    return _waves(torch.arange(length), size, torch.empty(0, dtype=dtype), base)
+
+
+def turn_halves(vectors: Tensor, position_ids: Tensor, base: float) -> Tensor:
+    """Compute `rotate_halves` on a CPU, in fewer passes over memory."""
+    length = 1 << int(position_ids.max()).bit_length()  # few tables occur
+    sin, cos = _table_of_waves(length, vectors.shape[-1], vectors.dtype, base)[:, position_ids, None]
+    return TurnedHalves.apply(vectors, sin, cos)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -107,6 +122,8 @@ class Sinusoidal(Positions):
 class Rotary(Positions):
     """Queries and keys are rotated, by `rotate` or `rotate_halves`; in local layers perhaps with another base."""
 
+    fast = ANYWHERE  # replaced by `BertWithHeads.use`
+
     def __init__(
         self,
         config: BertConfig,
@@ -127,6 +144,8 @@ class Rotary(Positions):
 
     def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
         """Rotate queries or keys."""
+        if self.fast.few_passes and self.rotation is rotate_halves and is_on_cpu(vectors):
+            return turn_halves(vectors, position_ids, self.base)
         return self.rotation(vectors, position_ids, self.base)
 
 

@@ -109,7 +109,7 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
 def test_grouped_attention_is_that_of_each_sequence(
     pattern: Pattern, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouped, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.bool), 1.0))
+    monkeypatch.setattr(grouped, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.uint8), 1.0))
     layout, weights = Layout.from_lengths(torch.tensor(lengths)), torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
     results = []
     for fast, prob in ((PLAIN, 0.0), (FastWays(grouped_attention=True), 0.1)):
