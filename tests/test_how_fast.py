@@ -46,6 +46,7 @@ TEXTS = [*MODEL, "--num-texts", "9"]
 # name of the figures -> script, arguments, and how many systems of Hugging Face and of bertkit are measured
 SCRIPTS: dict[str, tuple[str, list[str], int, int]] = {
     "pretraining": ("pretraining", [*STEPS, "--precision", "bf16", "--plain"], 4, 2),
+    "modern": ("pretraining", [*STEPS, "--model", "modern_tiny"], 2, 1),
     "finetuning": ("finetuning", STEPS, 2, 1),
     "translation": ("translation", STEPS, 2, 1),
     "writing": ("writing", [*TEXTS, "--num-beams", "2", "--max-target-length", "5"], 4, 4),
@@ -87,7 +88,7 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     check_gpu(tmp_path, output)
     for name, (_, _, *counts) in SCRIPTS.items():
         check(measured(tmp_path / name), *counts)
-    assert output.count("| bertkit fp32 |") == 3
+    assert output.count("| bertkit fp32 |") == 4
     assert re.findall(r"^(\d+) passages: \d+ MB, .*; p50 \d+\.\d ms, p99 \d", output, re.MULTILINE) == ["7", "50"]
     curves = measured(tmp_path / "scaling")
     assert [len(each["points"]) for each in curves] == [2, 2, 2]
@@ -125,7 +126,7 @@ sys.path.insert(0, {str(FOLDER)!r})
 import preparing, rounds
 from pathlib import Path
 from training import Pairs
-args = argparse.Namespace(rounds=1, num_threads=1)
+args = argparse.Namespace(rounds=1, num_threads=1, clock="wall")
 for name in ("data", "none"):
     pairs = Pairs(Path({str(prepared_dir.parent)!r}) / name, 31, 3)
     (rounds_done,) = rounds.measure(args, [rounds.System(name, functools.partial(preparing.our_batches, pairs))]).values()

@@ -238,7 +238,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
             "prepare_on_dask": ["prepare.py"],
             "language_model": ["bigrams.py"],
             "search_qa": ["catalogues.py"],
-            "speedrun": ["speedrun.py", "muon.py", "speed.json", "runs.jsonl", "grammar.jsonl"],
+            "speedrun": ["speedrun.py", "hugging_face.py", "muon.py", "speed.json", "runs.jsonl", "grammar.jsonl"],
         }.get(name, [])
         files = {path.name for path in (ROOT / "recipes" / name).iterdir()} - {"__pycache__"}
         assert files == {"README.md", "run.sh", *more}

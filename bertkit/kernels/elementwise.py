@@ -55,7 +55,7 @@ class GatedGelu(torch.autograd.Function):
         vectors, activated = ctx.saved_tensors
         result = torch.empty_like(vectors)
         tensors = gradient, activated, *vectors.chunk(2, -1), *result.chunk(2, -1)
-        of_rows = zip(*(each.split(ROWS_AT_ONCE) for each in tensors), strict=True)
+        of_rows = zip(*(torch.split(each, ROWS_AT_ONCE) for each in tensors), strict=True)
         for some, active, first, gate, of_first, of_gate in of_rows:
             torch.mul(some, active, out=of_gate)
             torch.ops.aten.gelu_backward.grad_input(some * gate, first, grad_input=of_first)

@@ -14,6 +14,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
+import bertkit
 from bertkit.base.errors import InputError
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import conf_dir
@@ -43,8 +44,12 @@ def new_file(text: str) -> Path:
 ROUNDS: Options = {
     "--rounds": {"type": int, "default": 5, "help": "measured rounds, after one warm-up round"},
     "--num-threads": {"type": int, "default": 1, "help": "threads per system"},
+    "--clock": {
+        "default": "wall", "choices": ["wall", "processor"],
+        "help": "processor: the processor time of a system's process, for one thread on a busy machine",
+    },
     "--output": {"type": new_file, "help": "a JSON file for the figures"},
-}
+}  # fmt: skip
 DATA: Options = {
     "--data-dir": {"type": Path, "help": "a prepared dataset; default: Python's documentation"},
     "--max-seq-length": {"type": int, "default": 128, "help": "tokens per sequence"},
@@ -58,7 +63,10 @@ MODEL: Options = {
     **ROUNDS,
 }
 PRECISION: Options = {"--precision": {"default": "fp32", "choices": ["fp32", "bf16"]}}
-STEPS: Options = {"--steps-per-round": {"type": int, "default": 3}}
+STEPS: Options = {
+    "--steps-per-round": {"type": int, "default": 3},
+    "--compiled": {"action": "store_true", "help": "also compile Hugging Face on a CPU, which takes minutes"},
+}
 PLAIN: Options = {"--plain": {"action": "store_true", "help": "also measure bertkit with kernels=plain"}}
 TEXTS: Options = {"--num-texts": {"type": int, "default": 256}}
 
@@ -113,16 +121,25 @@ def new_model(
     **settings: Any,
 ) -> None:
     """Write a new model with `longest` positions; unused words fill its vocabulary up to the size in the configuration."""
-    shape = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
-    shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
     size = max(args.vocab_size, tokenizer.vocab_size)
-    config = BertConfig(**shape, **settings, vocab_size=size, pad_token_id=tokenizer.facts.pad)
-    model = BertWithHeads(config, heads, with_pooler=any_pooled(heads))
-    init(model)
     words = [*tokenizer.vocab, *(f"[unused{number}]" for number in range(tokenizer.vocab_size, size))]
     vocab = {word: number for number, word in enumerate(words)}
+    larger = wordpiece(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules)
+    if is_modern(args.model):
+        model = bertkit.new_model(args.model, larger)
+    else:
+        shape = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
+        shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
+        config = BertConfig(**shape, **settings, vocab_size=size, pad_token_id=tokenizer.facts.pad)
+        model = BertWithHeads(config, heads, with_pooler=any_pooled(heads))
+        init(model)
     target.mkdir()
-    write_model(model, wordpiece(vocab, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.rules), target)
+    write_model(model, larger, target)
+
+
+def is_modern(model: str) -> bool:
+    """Whether a shape is ModernBERT's, with its masked LM head alone."""
+    return model.startswith("modern_")
 
 
 def sentences(dataset: PreparedDataset, count: int) -> list[str]:

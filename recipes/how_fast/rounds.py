@@ -82,7 +82,7 @@ def measure(
         progress = stack.enter_context(Progress(label, (args.rounds + 1) * len(systems)))
         for number in range(args.rounds + 1):
             for name in measured if number % 2 else reversed(measured):
-                measured[name].append(running[name](one_round, number))
+                measured[name].append(running[name](one_round, number, args.clock == "processor"))
                 progress.advance(progress.done + 1)
     return {name: of_system[1:] for name, of_system in measured.items()}
 
@@ -166,16 +166,17 @@ def first_result(ready: Ready) -> Any:
     return ready.first_result()
 
 
-def one_round(ready: Ready, number: int) -> Round:
-    """Run and measure one round."""
-    started_at = time.perf_counter()
+def one_round(ready: Ready, number: int, counts_processor: bool = False) -> Round:
+    """Run and measure one round, in seconds, or in seconds of processor time."""
+    clock = time.process_time if counts_processor else time.perf_counter
+    started_at = clock()
     amount = ready.work(number)
     if ready.megabytes is not None:
-        return Round(amount, time.perf_counter() - started_at, ready.megabytes())
+        return Round(amount, clock() - started_at, ready.megabytes())
     if _is_on_gpu():
         torch.cuda.synchronize()
-        return Round(amount, time.perf_counter() - started_at, torch.cuda.max_memory_allocated() / 1e6)
-    seconds = time.perf_counter() - started_at
+        return Round(amount, clock() - started_at, torch.cuda.max_memory_allocated() / 1e6)
+    seconds = clock() - started_at
     # if a system starts a command, measure the command: the process itself only waits
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss or _kilobytes("VmHWM")
     return Round(amount, seconds, kilobytes * 1.024e-3)

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import inspect
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +48,16 @@ class Pairs:
     max_seq_length: int
     batch_sequences: int
     is_masked: bool = True
+    has_pairs: bool = True  # else blocks of sentences, of which 30 % of the tokens are masked, as in ModernBERT
 
     @functools.cached_property
     def sampler(self) -> Sampler:
         """Draw pairs: long pairs, of which a tenth is shortened; for fine-tuning, pairs of all lengths."""
         dataset = open_prepared(self.data_dir)
-        segments = SegmentsConfig("pairs", self.max_seq_length, 0.1 if self.is_masked else 1.0, "nsp")
-        masking = MaskingConfig(0.15, 0.8, 0.1)
+        segments = SegmentsConfig("full_sentences", self.max_seq_length, 0.0, "none")
+        if self.has_pairs:
+            segments = SegmentsConfig("pairs", self.max_seq_length, 0.1 if self.is_masked else 1.0, "nsp")
+        masking = MaskingConfig(0.15 if self.has_pairs else 0.3, 0.8, 0.1)
         return Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
 
     def of_step(self, step: int, num_steps: int = 1) -> Batch:
@@ -136,6 +140,7 @@ class Training:
     their_class: str  # of transformers
     device: str
     steps_per_round: int
+    is_compiled: bool = False  # whether Hugging Face is really compiled on a CPU
     is_repeated: bool = (
         False  # all rounds have the batches of the first one, which are drawn and padded before the clock starts
     )
@@ -148,10 +153,11 @@ class Training:
 
 def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: Path, their_class: str) -> list[System]:
     """List the compared systems: Hugging Face with its defaults, its faster variants, bertkit."""
-    training, precision = Training(batches, model_dir, their_class, args.device, args.steps_per_round), args.precision
+    precision = args.precision
+    training = Training(batches, model_dir, their_class, args.device, args.steps_per_round, args.compiled)
     default = "padded to max_seq_length" if isinstance(batches, Pairs) else "padded to the longest"
     theirs = [(each, way) for each in dict.fromkeys(("fp32", precision)) for way in (default, "grouped by length")]
-    theirs += [(precision, "compiled")] if args.device == "cuda" else []
+    theirs += [(precision, "compiled")] if args.device == "cuda" or args.compiled else []
     found = {
         f"Hugging Face {each}, {way}": functools.partial(hugging_face, training, each, way) for each, way in theirs
     }
@@ -199,11 +205,16 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     batches, device = training.batches, training.device
     width = batches.max_seq_length if isinstance(batches, Pairs) else None
     loaded = getattr(transformers(), training.their_class)
-    model = loaded.from_pretrained(training.model_dir, attn_implementation="sdpa").to(device)
+    # at its best ModernBERT scores the vocabulary at masked tokens alone; BERT cannot
+    best = {"sparse_prediction": not way.startswith("padded")} if training.their_class.startswith("Modern") else {}
+    model = loaded.from_pretrained(training.model_dir, attn_implementation="sdpa", **best).to(device)
+    names = set(inspect.signature(model.forward).parameters)
     if training.their_class == "EncoderDecoderModel":
         model.decoder.config.use_cache = False  # not needed in training
         warnings.filterwarnings("ignore", "Version v4.12.0", FutureWarning)  # a warning for models of earlier versions
-    called = compiled(model, device, is_dynamic="grouped" in way) if "compiled" in way else model
+    called = model
+    if "compiled" in way:
+        called = compiled(model, device, is_dynamic="grouped" in way, is_tried=not training.is_compiled)
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-4, fused=True)
 
     @functools.cache
@@ -218,6 +229,7 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
             inputs = [window()[(number + place * WINDOW // len(steps)) % WINDOW] for place in range(len(steps))]
         else:
             inputs = [padded(batches.of_step(step), width, device) for step in steps]
+        inputs = [{name: values for name, values in each.items() if name in names} for each in inputs]
         masks = [mask for each in inputs for name, mask in each.items() if name.endswith("attention_mask")]
         return inputs, sum(int(mask.sum()) for mask in masks)
 
@@ -228,7 +240,7 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     @torch.no_grad()
     def first_losses() -> list[float]:
         model.eval()
-        inputs = padded(batches.of_step(0), width, device)
+        inputs = {name: values for name, values in padded(batches.of_step(0), width, device).items() if name in names}
         found = [float(loss(model, inputs, each).log()) for each in ("fp32", precision)]
         model.train()
         return found
@@ -245,9 +257,10 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     return Ready(first_losses, work)
 
 
-def compiled(model: Any, device: str, is_dynamic: bool) -> Any:
-    """Compile a model; on a CPU, where that takes minutes and gains nothing, only trace it, as a trial."""
-    return torch.compile(model, dynamic=is_dynamic, backend="inductor" if device == "cuda" else "eager")
+def compiled(model: Any, device: str, is_dynamic: bool, is_tried: bool = True) -> Any:
+    """Compile a model; on a CPU, where that takes minutes, perhaps only trace it, as a trial of what a GPU does."""
+    backend = "eager" if device == "cpu" and is_tried else "inductor"
+    return torch.compile(model, dynamic=is_dynamic, backend=backend)
 
 
 def transformers() -> Any:
@@ -286,5 +299,6 @@ def padded(batch: Batch, width: int | None, device: str = "cpu", chosen: slice =
         masked = np.full(len(ids), IGNORED)
         masked[batch.masked_positions] = batch.masked_labels
         inputs["labels"] = rows(masked, lengths, IGNORED)
+    if "next_sentence" in batch.targets:
         inputs["next_sentence_label"] = torch.from_numpy(batch.targets["next_sentence"].labels[chosen])
     return {name: values.to(device) for name, values in inputs.items()}

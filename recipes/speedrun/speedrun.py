@@ -25,17 +25,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import hugging_face
+from hugging_face import LENGTH, SEQUENCES, SNAPSHOTS, WARMUP, WIDE
 
 import bertkit
-from bertkit.data.corpus.prepared import open_prepared
 
-LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 6, 0.05
 OWN = ("row", "seed", "rate", "steps")  # what tells runs apart
 CORES, FEW_STEPS = 2, (6, 18)
 SCORED = (1 / 6, 1 / 2, 1)  # the shares of a run after which its grammar is scored: 10, 30 and 60 minutes
-WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
-HUGGING_FACE = {"hugging_face": 0.02, "hugging_face_wide": WIDE}
 RATE = "optimizer.peak_learning_rate"
 POST_NORM_RATE = 2e-4  # at 1e-3 BERT's norm after each sum keeps a small model at the entropy of single tokens
 BATCH: dict[str, Any] = {"batch.sequences": SEQUENCES, "segments.max_seq_length": LENGTH}
@@ -71,7 +68,7 @@ ROWS = (
     | {"modern_mini": MODERN}
     | {row: MODERN | change for row, change in TRIED.items()}
 )
-RATES: dict[str, float] = dict.fromkeys(HUGGING_FACE, POST_NORM_RATE) | {
+RATES: dict[str, float] = {row: each.rate for row, each in hugging_face.ROWS.items()} | {
     row: settings[RATE] for row, settings in ROWS.items()
 }
 
@@ -93,51 +90,10 @@ def tokens_a_step(row: str) -> int:
     return int(settings["batch.sequences"] * settings["segments.max_seq_length"])
 
 
-def train_hugging_face(init: float, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
-    """Train BertForMaskedLM by the Trainer at its best: packed blocks, dynamic masking, fused AdamW."""
-    import datasets
-    import transformers
-
-    dataset = open_prepared(data)
-    split = dataset.splits["train"]
-    starts = [*split.sentences[split.documents[:-1]].tolist(), split.num_tokens]
-    ids = np.concatenate([split.tokens(start, end - start) for start, end in itertools.pairwise(starts)])
-    blocks = ids[: len(ids) // (LENGTH - 2) * (LENGTH - 2)].reshape(-1, LENGTH - 2)
-    facts = dataset.tokenizer.facts
-    edges = np.full((len(blocks), 1), facts.cls), np.full((len(blocks), 1), facts.sep)
-    rows = datasets.Dataset.from_dict({"input_ids": np.concatenate([edges[0], blocks, edges[1]], 1)})
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in dataset.tokenizer.files(512).items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    transformers.set_seed(seed)
-    shape = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-    model = transformers.BertForMaskedLM(
-        transformers.BertConfig(vocab_size=facts.size, initializer_range=init, **shape)
-    )
-    every = max(1, steps // SNAPSHOTS)
-
-    class Snapshots(transformers.TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
-            if state.global_step % every == 0 or state.global_step == steps:
-                folder = output / "checkpoints" / f"step-{state.global_step:08}"
-                model.save_pretrained(folder)
-                tokenizer.save_pretrained(folder)
-                print(f"step {state.global_step}/{steps}", flush=True)
-
-    arguments = transformers.TrainingArguments(
-        str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate, weight_decay=0.01, seed=seed,
-        optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
-        logging_strategy="no", report_to=[], disable_tqdm=True, dataloader_num_workers=0,
-    )  # fmt: skip
-    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-    transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()
-
-
 def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
     """Train a row."""
-    if row in HUGGING_FACE:
-        train_hugging_face(HUGGING_FACE[row], data, output, steps, seed, rate)
+    if row in hugging_face.ROWS:
+        hugging_face.train(row, data, output, steps, seed, rate)
     else:
         bertkit.pretrain(**settings_of(row, data, output, steps, seed, rate))
 
@@ -230,7 +186,7 @@ def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
 
 def measure_speed(args: argparse.Namespace) -> None:
     """Measure the processor seconds of a step of every row, by turns, and write the medians of tokens a second to speed.json."""
-    seconds: dict[str, list[float]] = {row: [] for row in ("hugging_face", *ROWS)}
+    seconds: dict[str, list[float]] = {row: [] for row in (*hugging_face.ROWS, *ROWS)}
     for _, row in itertools.product(range(args.rounds), seconds):
         few, many = (processor_seconds(args.data, row, steps) for steps in FEW_STEPS)  # the start costs both the same
         seconds[row].append((many - few) / (FEW_STEPS[1] - FEW_STEPS[0]))
@@ -278,14 +234,13 @@ def print_steps(args: argparse.Namespace) -> None:
 def curve_of(run: Mapping[str, Any], record: Path) -> list[tuple[float, float]]:
     """Return the minutes of two cores and the held-out loss of each snapshot of a run."""
     speed = json.loads((record / "speed.json").read_text())
-    tokens_per_second = speed["hugging_face" if run["row"] in HUGGING_FACE else run["row"]]
-    return [(step * run["tokens_a_step"] / tokens_per_second / 60, loss) for step, loss in run["losses"]]
+    return [(step * run["tokens_a_step"] / speed[run["row"]] / 60, loss) for step, loss in run["losses"]]
 
 
 def print_table(args: argparse.Namespace) -> None:
     """Print the minutes of each run, its last loss and scores on BLiMP, and its minutes to the best last loss of Hugging Face."""
     runs, grammar = (lines_of(args.record / name) for name in ("runs.jsonl", "grammar.jsonl"))
-    target = min((run["losses"][-1][1] for run in runs if run["row"] in HUGGING_FACE), default=0.0)
+    target = min((run["losses"][-1][1] for run in runs if run["row"] in hugging_face.ROWS), default=0.0)
     columns = ("row", "seed", "rate", "steps", "minutes", "last loss", f"minutes to {target:.3f}", "BLiMP")
     print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
     for run in runs:
@@ -319,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif name != "table":
             command.add_argument("data", type=Path)
         if name in ("train", "steps"):
-            command.add_argument("row", choices=(*HUGGING_FACE, *ROWS))
+            command.add_argument("row", choices=(*hugging_face.ROWS, *ROWS))
             command.add_argument("--output", type=Path, default=Path("runs/speedrun"))
             command.add_argument("--steps", type=int, default=1750)
             command.add_argument("--seed", type=int, default=0)
