@@ -4,7 +4,7 @@ import argparse
 import functools
 import inspect
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Pairs:
     max_seq_length: int
     batch_sequences: int
     is_masked: bool = True
+    _: KW_ONLY
     has_pairs: bool = True  # else blocks of sentences, of which 30 % of the tokens are masked, as in ModernBERT
 
     @functools.cached_property

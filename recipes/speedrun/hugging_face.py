@@ -1,0 +1,79 @@
+"""The rows of the Trainer: BertForMaskedLM in BERT-mini's size and ModernBertForMaskedLM in modern_mini's, on packed blocks with dynamic masking."""
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.data.corpus.prepared import open_prepared
+
+LENGTH, SEQUENCES, SNAPSHOTS, WARMUP = 128, 16, 6, 0.05
+WIDE = 0.0625  # 1 / sqrt(hidden size), the standard deviation of initial weights in all rows but "hugging_face"
+SHAPE = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+
+
+class Row(NamedTuple):
+    """What the Trainer trains."""
+
+    rate: float
+    masked: float = 0.15
+    family: str = "Bert"
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ROWS = {
+    "hugging_face": Row(2e-4, settings={"initializer_range": 0.02}),
+    "hugging_face_wide": Row(2e-4, settings={"initializer_range": WIDE}),
+    "hugging_face_no_dropout": Row(2e-4, 0.3, settings={"initializer_range": WIDE, **NO_DROPOUT}),
+    "hugging_face_modern": Row(
+        1e-3, 0.3, "ModernBert",
+        {"initializer_range": WIDE, "intermediate_size": 704, "sparse_prediction": True},
+    ),
+}  # fmt: skip
+
+
+def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float) -> None:
+    """Train a row by the Trainer, with fused AdamW and bertkit's setting of the allocator."""
+    import datasets
+    import transformers
+
+    from bertkit.kernels.fast import keep_freed_memory
+
+    keep_freed_memory()
+    dataset = open_prepared(data)
+    split, facts = dataset.splits["train"], dataset.tokenizer.facts
+    starts = [*split.sentences[split.documents[:-1]].tolist(), split.num_tokens]
+    ids = np.concatenate([split.tokens(start, end - start) for start, end in itertools.pairwise(starts)])
+    blocks = ids[: len(ids) // (LENGTH - 2) * (LENGTH - 2)].reshape(-1, LENGTH - 2)
+    edges = np.full((len(blocks), 1), facts.cls), np.full((len(blocks), 1), facts.sep)
+    rows = datasets.Dataset.from_dict({"input_ids": np.concatenate([edges[0], blocks, edges[1]], 1)})
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in dataset.tokenizer.files(512).items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    transformers.set_seed(seed)
+    _, masked, family, settings = ROWS[row]
+    special = {"pad_token_id": facts.pad, "cls_token_id": facts.cls, "sep_token_id": facts.sep}
+    special = special if family == "ModernBert" else {"pad_token_id": facts.pad}
+    config = getattr(transformers, f"{family}Config")(vocab_size=facts.size, **SHAPE | special | settings)
+    model = getattr(transformers, f"{family}ForMaskedLM")(config)
+    every = max(1, steps // SNAPSHOTS)
+
+    class Snapshots(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
+            if state.global_step % every == 0 or state.global_step == steps:
+                folder = output / "checkpoints" / f"step-{state.global_step:08}"
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
+                print(f"step {state.global_step}/{steps}", flush=True)
+
+    arguments = transformers.TrainingArguments(
+        str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate, weight_decay=0.01, seed=seed,
+        optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
+        logging_strategy="no", report_to=[], disable_tqdm=True, dataloader_num_workers=0,
+    )  # fmt: skip
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=masked)
+    transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()
