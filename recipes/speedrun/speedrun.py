@@ -238,9 +238,10 @@ def curve_of(run: Mapping[str, Any], record: Path) -> list[tuple[float, float]]:
 
 
 def print_table(args: argparse.Namespace) -> None:
-    """Print the minutes of each run, its last loss and scores on BLiMP, and its minutes to the best last loss of Hugging Face."""
+    """Print the minutes of each run, its last loss and scores on BLiMP, and its minutes to the best last loss of Hugging Face's BERT."""
     runs, grammar = (lines_of(args.record / name) for name in ("runs.jsonl", "grammar.jsonl"))
-    target = min((run["losses"][-1][1] for run in runs if run["row"] in hugging_face.ROWS), default=0.0)
+    berts = [row for row, each in hugging_face.ROWS.items() if each.family == "Bert"]
+    target = min((run["losses"][-1][1] for run in runs if run["row"] in berts), default=0.0)
     columns = ("row", "seed", "rate", "steps", "minutes", "last loss", f"minutes to {target:.3f}", "BLiMP")
     print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
     for run in runs:
