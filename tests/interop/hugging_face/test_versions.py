@@ -120,7 +120,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, tup
         saved(folder / f"{name}-theirs", kind, heads, number, **more)
         model, _ = load_directory(folder / f"{name}-theirs")
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text(config_json(model.config, name))
+        (folder / name / "config.json").write_text(config_json(model))
         tensors = {key: tensor.contiguous() for key, tensor in tensors_of(model).items()}
         save_file(tensors, folder / name / "model.safetensors", {"format": "pt"})
         results[name] = kind, heads, folder / name
