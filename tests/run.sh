@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-echo "== about 11 minutes on two cores (this machine has $cores): installation (about a minute, once), ruff, mypy, pytest"
+echo "== about 9 minutes on two idle cores (this machine has $cores): installation (about a minute, once), ruff, mypy, pytest"
 PIP_COMPILE=0 bash docker/install.sh .venv '[test]'  # what is imported is compiled then; torch has twice as much
 bin=.venv/bin
 export HF_HOME="${HF_HOME:-$PWD/.venv/huggingface}"  # keep downloads inside the checkout
