@@ -44,7 +44,7 @@ from bertkit.jobs.pretraining_start import config_of
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.objective import MaskedLM, Objective, name_of, options_of
+from bertkit.objectives.objective import MaskedLM, Objective, checked, name_of, options_of
 from bertkit.run.directory import read_scores, saved_identity
 from bertkit.run.job import AnyJob, SettingsT
 from bertkit.run.opening import check
@@ -168,7 +168,8 @@ class Pretraining(_FromPython, PretrainingJob):
             explicit_keys=(),
         )
         examples = DrawnExamples(data, segments, None if is_next else objective.masking)
-        super().__init__(described, Start(model, data.tokenizer, init_from=None), objective, data, examples)
+        start = Start(model, data.tokenizer, init_from=None)
+        super().__init__(described, start, checked(objective, name), data, examples)
 
     def with_course(self, steps: int, chosen: PretrainSettings, directory: Path | None) -> Self:
         """Return this job with the steps, the optimizer and the schedule of a `fit`."""
@@ -212,12 +213,11 @@ class Finetuning(_FromPython, FinetuningJob):
                 chosen = build(FinetuneSettings, compose_settings("finetune", read_values("finetune", given)))
                 read = read_training_data(chosen)
                 _refuse_set_elsewhere(OF_FIT, {*chosen.explicit_keys} - {"output_dir"} | {*settings})
-                made = make_job(chosen, lambda: read, objective or Objective())
+                own = objective or Objective()
+                made = make_job(chosen, lambda: read, checked(own, name_of(own)))
         finally:
             is_silent.reset(token)
-        settings_ = dataclasses.replace(
-            made.settings, objective=name_of(made.objective), objective_options=options_of(made.objective)
-        )
+        settings_ = dataclasses.replace(made.settings, objective=name_of(own), objective_options=options_of(own))
         start = dataclasses.replace(made.start, made_sha256=sha256_of(made.start.model))
         super().__init__(settings_, start, made.objective, made.data, made.units)
 

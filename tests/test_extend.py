@@ -213,7 +213,7 @@ def drawn(prepared_dir: Path, name: str) -> tuple[bertkit.Pretraining, Any]:
 
 def test_masked_and_causal_tokens_are_predicted_one_place_before(prepared_dir: Path) -> None:
     job, batch = drawn(prepared_dir, "mixed_next_token")
-    original, made = batch.original_ids, job.objective
+    original, made = batch.original_ids, job.objective.inner  # type: ignore[attr-defined]
     parts = {name: rest for name, *rest in made.parts(made.prepare(batch, Moment(0, 1, 0, 1)))}  # type: ignore[attr-defined]
     texts = {tuple(ids) for ids in np.split(original, np.cumsum(batch.sequence_lengths)[:-1])}
     assert sum(len(part.sequence_lengths) for part, *_ in parts.values()) == len(texts) == 16

@@ -493,3 +493,56 @@ def test_the_example_of_the_guide_is_trained(prepared_dir: Path, capsys: Capsys)
 def test_a_wrong_objective_is_named(prepared_dir: Path, capsys: Capsys, name: str, message: str) -> None:
     words = ["pretrain", *TINY_PRETRAIN, f"data_dir={prepared_dir}", "output_dir=run", "plugins=[wrong_objectives]"]
     refused(run([*words, f"objective={name}"]), message, capsys)
+
+
+class Doubled(bertkit.Objective):
+    """Its count is not that of `counts`."""
+
+    def losses(self, model: Any, batch: Any, precision: str) -> Any:
+        terms = super().losses(model, batch, precision)
+        return {name: dataclasses.replace(term, count=2 * term.count) for name, term in terms.items()}
+
+
+class Sometimes(bertkit.Objective):
+    """A loss that only some micro-batches have."""
+
+    def prepare(self, batch: Any, moment: Any) -> Any:
+        more = {"odd": bertkit.Target(np.ones(len(batch.sequence_lengths)))} if moment.number % 2 else {}
+        return dataclasses.replace(batch, targets={**batch.targets, **more})
+
+    def losses(self, model: Any, batch: Any, precision: str) -> Any:
+        terms = super().losses(model, batch, precision)
+        if "odd" in batch.targets:
+            vectors = bertkit.outputs(model, batch, precision).last_hidden_state
+            terms["odd"] = bertkit.LossTerm(vectors.square().sum(), batch.targets["odd"].count, None)
+        return terms
+
+
+def test_an_objective_from_python_is_checked_as_a_plug_in_is(start: Path) -> None:
+    """What it returns, and that every micro-batch has the same losses."""
+    for objective, message in (
+        (Doubled(), "as the count of sequence the divisor"),
+        (Sometimes(), "have different losses: "),
+    ):
+        job = bertkit.Finetuning(
+            start,
+            ROWS,
+            ROWS[:4],
+            objective=objective,
+            batch={"sequences": 8, "micro_sequences": 2},
+            **{"task.max_seq_length": 16},
+        )
+        with pytest.raises(InputError, match=message):
+            list(bertkit.fit(job, steps=1, learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("name", ["my_objectives.RDrop", "adversarial.Smart"])
+def test_the_change_of_a_tagger_is_divided_by_its_tokens(name: str) -> None:
+    """As its loss is, of which the tokens without a label are no part."""
+    shutil.copy(GUIDE / "adversarial.py", ".")
+    module, _, kind = name.partition(".")
+    made = getattr(importlib.import_module(module), kind)()
+    lengths, tags = np.array([3, 4]), np.array([-100, 1, -100, -100, 0, 1, -100])
+    batch = bertkit.Batch(tags + 100, 0 * tags, lengths, {"token": bertkit.Target(tags)})
+    assert sorted(made.counts(batch).values()) == [3, 7]
+    sys.modules.pop("adversarial", None)

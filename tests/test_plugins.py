@@ -222,9 +222,14 @@ def test_the_loss_of_ratings_is_that_of_the_steps() -> None:
     for row, label in zip(logits, labels, strict=True):
         for step, logit in enumerate(row):
             expected += np.log1p(np.exp(-logit if label > step else logit))
-    batch = Batch(labels, labels, labels, {"ratings": Target(labels)})
-    term = bertkit.head_losses(None, batch, {"ratings": torch.from_numpy(logits)})["ratings"]
-    assert (term.sum.item(), term.count) == (pytest.approx(expected), 7)
+    for weights in (None, np.full(4, 10.0)):  # class_weights= of a run
+        batch = Batch(labels, labels, labels, {"ratings": Target(labels, weights=weights)})
+        term = bertkit.head_losses(None, batch, {"ratings": torch.from_numpy(logits)})["ratings"]
+        assert term.count == (7 if weights is None else 70)
+        assert term.sum.item() / term.count == pytest.approx(expected / 7)
+    term = bertkit.head_losses(
+        None, Batch(labels, labels, labels, {"ratings": Target(labels)}), {"ratings": torch.from_numpy(logits)}
+    )["ratings"]
     assert int(term.correct) == sum((row > 0).sum() == label for row, label in zip(logits, labels, strict=True))
 
 

@@ -35,9 +35,9 @@ class Target:
     """
 
     labels: NDArray[Any]
-    positions: NDArray[np.int64] | None = None  # of the tokens that are predicted, from 0 to S - 1, ascending, (M,)
-    weights: NDArray[np.float64] | None = None  # of each label in the loss, (C,); None if all are 1
-    smoothing: float = 0.0  # the probability that the loss spreads evenly over all labels
+    positions: NDArray[np.int64] | None = None  # of masked or next tokens: from 0 to S - 1, ascending, (M,)
+    weights: NDArray[np.float64] | None = None  # of each label number in the loss, (C,); None if all are 1
+    smoothing: float = 0.0  # the probability that the loss of label numbers spreads evenly over all of them
 
     @property
     def count(self) -> float:
@@ -80,21 +80,26 @@ class Batch:
         return len(self.input_ids) + (0 if self.decoder_ids is None else len(self.decoder_ids))
 
     @property
-    def token_head(self) -> str:
-        """The head that predicts masked or next tokens."""
-        return next(head for head, target in self.targets.items() if target.positions is not None)
+    def token_head(self) -> str | None:
+        """The head that predicts masked or next tokens; None: there is none."""
+        return next((head for head in ("masked_lm", "next_token") if head in self.targets), None)
+
+    @property
+    def tokens(self) -> Target:
+        """The masked or the next tokens, of a batch for language modelling."""
+        assert self.token_head is not None, "a batch of a task"
+        return self.targets[self.token_head]
 
     @property
     def masked_positions(self) -> NDArray[np.int64]:
         """The positions of the tokens to predict, (M,); those before the next tokens."""
-        positions = self.targets[self.token_head].positions
-        assert positions is not None
-        return positions
+        assert self.tokens.positions is not None, "tokens are predicted somewhere"
+        return self.tokens.positions
 
     @property
     def masked_labels(self) -> NDArray[np.int64]:
         """The original ids at these positions, or the next ids, (M,)."""
-        return self.targets[self.token_head].labels
+        return self.tokens.labels
 
     @property
     def original_ids(self) -> NDArray[np.int64]:

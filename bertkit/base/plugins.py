@@ -180,8 +180,7 @@ def fault_of(error: BaseException) -> InputError | None:
     place = _place_in(error, {name.partition(".")[0] for name in _modules})
     if place is None:
         return None
-    way = "the plug-in raised this, so correct it there (--debug shows all calls)"
-    return InputError(f"{place}: {_reason(error)}; {way}")
+    return InputError(f"{place}: {_reason(error)}; the plug-in raised this; correct it there (--debug shows all calls)")
 
 
 def wrong_result(slot: str, name: str, result: object, expected: str) -> InputError:
@@ -191,8 +190,9 @@ def wrong_result(slot: str, name: str, result: object, expected: str) -> InputEr
 
 
 def fault(slot: str, name: str, what: str) -> InputError:
-    """Return the error for what a plug-in does, with its file and line."""
-    return InputError(f"{slot} {name!r} ({_place(get(slot, name))}) {what}")
+    """Return the error for what a plug-in does, with its file and line, or a class that is given in Python."""
+    made = find(slot, name)
+    return InputError(f"{slot} {name!r}{'' if made is None else f' ({_place(made)})'} {what}")
 
 
 def number(slot: str, name: str, result: object) -> float:

@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.base import plugins
 from bertkit.base.batch import IGNORED, Batch, Target, loss_name
+from bertkit.base.typed_settings import refuse
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.head.head import Targets, head_of
 from bertkit.model.heads import BertOutput, bare
@@ -144,10 +145,12 @@ def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) ->
     masked_lm, next_token, generation: cross-entropy of every predicted token.
     next_sentence: cross-entropy. sequence: cross-entropy over the labels; for multi-label tasks binary cross-entropy of each label; for a
         regression squared error, in the units of `label_scale`.
-    token: cross-entropy of every labelled token. This loss and the cross-entropy of "sequence" use the target's weights.
+    token: cross-entropy of every labelled token.
     choice: cross-entropy over the endings.
     span: the mean of the cross-entropies of start and end, each over the tokens of its sequence (google-research/bert
         run_squad.py, lines 642-662); Hugging Face's softmax includes the padding.
+
+    Cross-entropies over label numbers use the target's weights and smoothing; InputError if another loss is given any.
     """
     return {
         loss_name(head): plugins.get("head_loss", head)(model, batch, target, logits[head])
@@ -158,7 +161,7 @@ def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) ->
 
 def _positions(batch: Batch) -> NDArray[np.int64] | None:
     """Return the positions of the tokens to predict, (M,); None if the batch has none."""
-    return next((target.positions for target in batch.targets.values() if target.positions is not None), None)
+    return None if batch.token_head is None else batch.masked_positions
 
 
 def _num_rows(head: str, batch: Batch, positions: NDArray[np.int64] | None) -> int:
@@ -173,10 +176,12 @@ def _num_rows(head: str, batch: Batch, positions: NDArray[np.int64] | None) -> i
 @plugins.option("head_loss", "generation")
 def token_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
     """Return the loss of predicted tokens; the logits may end with slack rows."""
+    if target.weights is not None:
+        return label_loss(model, batch, target, logits)
     loss = cross_entropy_in_place if bare(model).fast.loss_in_place else cross_entropy
     slack = (0, len(logits) - len(target.labels))
     labels = _tensor(np.pad(target.labels, slack, constant_values=IGNORED), logits.device)
-    return loss(logits, labels, count=len(target.labels), label_smoothing=target.smoothing)
+    return loss(logits, labels, count=target.count, label_smoothing=target.smoothing)
 
 
 @plugins.option("head_loss", "next_sentence")
@@ -189,7 +194,9 @@ def label_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -
         labelled = np.flatnonzero(target.labels != IGNORED)  # on the host, to avoid waiting for the device
         weights = None if target.weights is None else _tensor(target.weights, device)
         labels = _tensor(target.labels[labelled], device)
-        return cross_entropy(logits[_tensor(labelled, device)], labels, weights, target.count)
+        rows = logits[_tensor(labelled, device)]
+        return cross_entropy(rows, labels, weights, target.count, target.smoothing)
+    _refuse_weights(target, "numbers or of several labels")
     labels = _tensor(target.labels, device)
     if target.labels.ndim == 1:
         scale = label_scale(model)
@@ -200,17 +207,25 @@ def label_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -
 @plugins.option("head_loss", "choice")
 def choice_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
     """Return the cross-entropy over the endings of each example."""
+    _refuse_weights(target, "choices")
     return cross_entropy(logits.view(len(target.labels), -1), _tensor(target.labels, logits.device))
 
 
 @plugins.option("head_loss", "span")
 def span_loss(model: nn.Module, batch: Batch, target: Target, logits: Tensor) -> LossTerm:
     """Return the loss of logits (S, 2), given the first and last token of each answer, (B, 2)."""
+    _refuse_weights(target, "spans")
     rows, labels = _by_sequence(logits, batch), _tensor(target.labels, logits.device)
     by_sequence = pad_sequence(rows, batch_first=True, padding_value=-torch.inf)  # (B, T, 2)
     start, end = (cross_entropy(by_sequence[:, :, side], labels[:, side]) for side in (0, 1))
     is_correct = by_sequence.detach().argmax(1) == labels  # (B, 2)
     return LossTerm((start.sum + end.sum) / 2, len(labels), is_correct.all(1).sum())
+
+
+def _refuse_weights(target: Target, what: str) -> None:
+    refuse(
+        (target.weights is not None or target.smoothing > 0) and f"a Target of {what} takes no weights and no smoothing"
+    )
 
 
 def _by_sequence(packed: Tensor, batch: Batch) -> list[Tensor]:

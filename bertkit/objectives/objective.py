@@ -151,11 +151,18 @@ def make_objective(name: str, options: Mapping[str, object]) -> Objective:
     made = plugins.bind("objective", name, options)()
     if not isinstance(made, Objective):
         raise plugins.wrong_result("objective", name, made, "an object of a class derived from bertkit.Objective")
+    return checked(made, name)
+
+
+def checked(objective: Objective, name: str) -> Objective:
+    """Return an objective whose results are checked, as those of bertkit need not be."""
+    if type(objective) in (Objective, MaskedLM):
+        return objective
     try:
-        inspect.signature(made.losses).bind(None, None, "fp32")
+        inspect.signature(objective.losses).bind(None, None, "fp32")
     except TypeError as error:
         raise plugins.fault("objective", name, f"has losses that take no (model, batch, precision): {error}") from None
-    return Checked(made, name)
+    return Checked(objective, name)
 
 
 class Checked(Objective):

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.base.batch import Batch
+from bertkit.base.errors import InputError
 from bertkit.train.gradient_sum import ForwardPass, GradientSum, gradient_sum, sum_over_processes
 from bertkit.train.loss_scale import LossScale
 from bertkit.train.losses import Losses, LossTerm
@@ -146,6 +147,11 @@ def _sum_counts(
     """Sum counts, tokens and stop requests over all processes; return a report without the numbers of the step."""
     counts = [learner.counts(batch) for _, batch in micro_batches]
     names = sorted(counts[0]) if counts else []
+    if other := next((own for own in counts if sorted(own) != names), None):
+        raise InputError(
+            f"the micro-batches of step {step + 1} have different losses: {', '.join(names)}, and {', '.join(sorted(other))}; "
+            "an objective has the same losses in each of them, perhaps with a count of 0"
+        )
     local: list[float] = [sum(own[name] for own in counts) for name in names]
     local += [sum(batch.num_tokens for _, batch in micro_batches), len(micro_batches), int(stop_requested)]
     *totals, num_tokens, num_micro_batches, stops = sum_over_processes(learner.accelerator, local)

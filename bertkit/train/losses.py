@@ -55,7 +55,7 @@ def cross_entropy(
         return LossTerm(total, len(labels) if count is None else count, is_correct.sum())
     assert count is not None, "the sum of the labels' weights"
     weights = class_weights.to(logits.dtype)
-    total = F.cross_entropy(logits, labels, weights, reduction="sum")
+    total = F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=label_smoothing)
     return LossTerm(total, count, (class_weights[labels] * is_correct).sum())
 
 

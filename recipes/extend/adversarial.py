@@ -30,6 +30,12 @@ def by_text(rows, lengths, largest=False):
     return torch.stack(parts).clamp_min(1e-12).repeat_interleave(torch.tensor(lengths, device=rows.device))[:, None]
 
 
+def labels_of(batch):
+    """Return the labels of a task: of texts, or of tokens."""
+    (target,) = batch.targets.values()
+    return target.labels
+
+
 @bertkit.objective("freelb")
 class FreeLB(bertkit.Objective):
     """The mean loss of several passes, between which the embeddings move uphill, from a random start (Zhu et al. 2020, algorithm 1)."""
@@ -66,7 +72,7 @@ class Smart(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts twice."""
-        return {**batch.loss_counts, "smoothness": len(batch.sequence_lengths)}
+        return {**batch.loss_counts, "smoothness": len(labels_of(batch))}
 
     def losses(self, model, batch, precision):
         """Return the task's loss and the weighted change in both directions; squared differences for a regression."""
@@ -78,7 +84,7 @@ class Smart(bertkit.Objective):
         slope = torch.autograd.grad(change, noise)[0]
         delta = (noise + self.step * slope / by_text(slope, lengths, largest=True)).detach()
         change = self.change(model, batch, precision, logits, delta)
-        term = bertkit.LossTerm(self.weight * change, len(batch.sequence_lengths), None)
+        term = bertkit.LossTerm(self.weight * change, len(labels_of(batch)), None)
         return {**bertkit.head_losses(model, batch, {head: logits}), "smoothness": term}
 
     def change(self, model, batch, precision, logits, delta):

@@ -28,14 +28,15 @@ class Distillation(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts for the teacher's logits, and the number of tokens for its layers."""
-        return {**batch.loss_counts, "logits": len(batch.sequence_lengths), "layers": batch.num_tokens}
+        (target,) = batch.targets.values()
+        return {**batch.loss_counts, "logits": len(target.labels), "layers": batch.num_tokens}
 
     def losses(self, model, batch, precision):
         """Return the three losses; that of the logits is multiplied by the square of the temperature, by which its gradient is divided."""
         own = bertkit.outputs(model, batch, precision, hidden_states=True)
         with torch.no_grad():
             theirs = bertkit.outputs(self.teacher, batch, precision, hidden_states=True)
-        (head,) = batch.targets
+        ((head, target),) = batch.targets.items()
         pairs = own.logits[head], theirs.logits[head]
         logs = [torch.log_softmax(logits.float() / self.temperature, -1) for logits in pairs]
         difference = F.kl_div(*logs, reduction="sum", log_target=True) * self.temperature**2
@@ -44,6 +45,6 @@ class Distillation(bertkit.Objective):
         distance = sum(F.mse_loss(to(x.float()), y.float()) for to, x, y in layers) / len(self.maps) * batch.num_tokens
         return {
             **bertkit.head_losses(model, batch, own.logits),
-            "logits": bertkit.LossTerm(self.weight * difference, len(batch.sequence_lengths), None),
+            "logits": bertkit.LossTerm(self.weight * difference, len(target.labels), None),
             "layers": bertkit.LossTerm(self.layers_weight * distance, batch.num_tokens, None),
         }

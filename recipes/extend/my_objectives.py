@@ -24,6 +24,12 @@ class FallingMasks(bertkit.Objective):
         return dataclasses.replace(batch, input_ids=ids, targets={**batch.targets, "masked_lm": masks})
 
 
+def labels_of(batch):
+    """Return the labels of a task: of texts, or of tokens."""
+    (target,) = batch.targets.values()
+    return target.labels
+
+
 @bertkit.objective("r_drop")
 class RDrop(bertkit.Objective):
     """The task's loss of two passes with other dropout, and how far the two differ (Liang et al. 2021, equation 3)."""
@@ -33,7 +39,7 @@ class RDrop(bertkit.Objective):
 
     def counts(self, batch):
         """Return the number of texts twice."""
-        return {**batch.loss_counts, "difference": len(batch.sequence_lengths)}
+        return {**batch.loss_counts, "difference": len(labels_of(batch))}
 
     def losses(self, model, batch, precision):
         """Return the mean of the two losses, and the weighted divergence in both directions."""
@@ -46,5 +52,5 @@ class RDrop(bertkit.Objective):
         mean = dataclasses.replace(terms[0], sum=(terms[0].sum + terms[1].sum) / 2)
         return {
             head: mean,
-            "difference": bertkit.LossTerm(self.weight * both, len(batch.sequence_lengths), None),
+            "difference": bertkit.LossTerm(self.weight * both, len(labels_of(batch)), None),
         }

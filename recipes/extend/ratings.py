@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 import bertkit
 from bertkit.model.head.head import Head
 from bertkit.tasks.label_kinds import OneLabel
-from bertkit.train.losses import binary_cross_entropy
 
 
 @bertkit.model_head("ratings")
@@ -23,10 +23,13 @@ class RatingsHead(Head):
 @bertkit.head_loss("ratings")
 def ratings_loss(model, batch, target, logits):
     """Return the sum of the binary cross-entropies of the steps."""
-    labels = torch.from_numpy(target.labels).to(logits.device)[:, None]
-    steps = binary_cross_entropy(logits, (labels > torch.arange(logits.shape[1], device=logits.device)).float())
-    is_right = ((logits > 0).sum(1, keepdim=True) == labels).sum()
-    return bertkit.LossTerm(steps.sum, target.count, is_right)
+    labels = torch.from_numpy(target.labels).to(logits.device)
+    above = (labels[:, None] > torch.arange(logits.shape[1], device=logits.device)).float()
+    by_text = F.binary_cross_entropy_with_logits(logits.float(), above, reduction="none").sum(1)
+    weights = np.ones(len(labels)) if target.weights is None else target.weights[target.labels]  # class_weights=
+    weights = torch.as_tensor(weights, dtype=by_text.dtype, device=logits.device)
+    is_right = (logits > 0).sum(1) == labels
+    return bertkit.LossTerm((weights * by_text).sum(), target.count, (weights * is_right).sum())
 
 
 @bertkit.task("ratings")

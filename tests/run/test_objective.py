@@ -10,8 +10,9 @@ from batches import masked_batch
 from conftest import small_model
 
 from bertkit.base.batch import IGNORED, Batch, Target
+from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ALL, ANYWHERE, PLAIN
-from bertkit.objectives.losses import DeviceInputs, batch_losses, best_tokens, task_logits
+from bertkit.objectives.losses import DeviceInputs, batch_losses, best_tokens, outputs, task_logits
 
 LENGTHS = np.array([3, 5, 7, 2])
 IDS = np.random.default_rng(0).integers(5, 131, 17)
@@ -150,3 +151,52 @@ def test_logits_of_rounded_rows_are_those_of_the_tokens(name: str) -> None:
         results.append(task_logits(model, batch, name).logits)
     for ours, plain in zip(*results, strict=True):
         np.testing.assert_allclose(ours, plain, atol=1e-5)
+
+
+def test_a_target_may_stand_anywhere_and_its_labels_may_be_ignored() -> None:
+    """The order of targets changes no loss, also beside one with places of its own; ignored labels are not counted."""
+    model = small_model(heads=("masked_lm",), with_pooler=False)
+    masks, more = Target(IDS[:3], np.array([1, 4, 9])), Target(np.ones(2), np.array([0, 2]))
+    batches = [
+        Batch(IDS, 0 * IDS, LENGTHS, targets)
+        for targets in ({"masked_lm": masks, "more": more}, {"more": more, "masked_lm": masks})
+    ]
+    first, second = (batch_losses(model, batch)["mlm"] for batch in batches)
+    assert torch.equal(first.sum, second.sum)
+    part = Target(np.array([IDS[0], IGNORED, IDS[2]]), masks.positions)
+    term = batch_losses(model, Batch(IDS, 0 * IDS, LENGTHS, {"masked_lm": part}))["mlm"]
+    assert term.count == part.count == 2
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "sequence", "token"])
+def test_weights_and_smoothing_are_those_of_torch_for_any_label_numbers(head: str) -> None:
+    model = small_model(heads=(head,), with_pooler=head == "sequence", labels=("no", "yes"))
+    size = 131 if head == "masked_lm" else 2
+    weights = np.random.default_rng(1).random(size) + 0.1
+    labels = {"masked_lm": IDS[:3], "sequence": np.array([1, 0, 1, 1]), "token": TAGS}[head]
+    places = np.array([1, 4, 9]) if head == "masked_lm" else None
+    for given, smoothing in ((weights, 0.0), (None, 0.3), (weights, 0.3)):
+        target = Target(labels, places, given, smoothing)
+        batch = Batch(IDS, 0 * IDS, LENGTHS, {head: target})
+        (term,) = batch_losses(model, batch).values()
+        logits = outputs(model, batch).logits[head]
+        weight = None if given is None else torch.from_numpy(given).float()
+        loss = F.cross_entropy(
+            logits[: len(labels)], torch.from_numpy(labels), weight, label_smoothing=smoothing, reduction="sum"
+        )
+        assert term.sum.item() == pytest.approx(loss.item(), rel=1e-5)
+        assert term.count == pytest.approx(target.count)
+
+
+@pytest.mark.parametrize("name", ["regression", "several labels", "span", "choice"])
+def test_weights_are_refused_where_they_have_no_meaning(name: str) -> None:
+    ((head, target),) = BATCHES[name].targets.items()
+    model = small_model(
+        heads=(head,),
+        with_pooler=head in ("sequence", "choice"),
+        labels=("score",) if name == "regression" else ("no", "yes"),
+    )
+    for change in ({"weights": WEIGHTS}, {"smoothing": 0.1}):
+        batch = dataclasses.replace(BATCHES[name], targets={head: dataclasses.replace(target, **change)})
+        with pytest.raises(InputError, match="takes no weights and no smoothing"):
+            batch_losses(model, batch)

@@ -150,8 +150,13 @@ class Architecture(ABC):
 
 
 def heads_of(model: BertWithHeads) -> Heads:
-    """Return the names of a model's heads, in alphabetical order, without those of plug-ins, which `transformers` lacks."""
-    return tuple(sorted(name for name in model.heads if not plugins.is_plugin("model_head", name)))
+    """Return the names of a model's heads for `transformers`."""
+    return in_transformers(model.heads)
+
+
+def in_transformers(heads: Iterable[str]) -> Heads:
+    """Return the names of heads, in alphabetical order, without those of plug-ins, which `transformers` lacks."""
+    return tuple(sorted(name for name in heads if not plugins.is_plugin("model_head", name)))
 
 
 def rule_of(name: str, rules: Mapping[str, str]) -> str | None:

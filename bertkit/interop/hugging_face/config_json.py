@@ -14,7 +14,14 @@ from bertkit.base.errors import InputError, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
-from bertkit.interop.hugging_face.architecture import OWN_TYPE, Architecture, Content, find_architecture, writer_of
+from bertkit.interop.hugging_face.architecture import (
+    OWN_TYPE,
+    Architecture,
+    Content,
+    find_architecture,
+    in_transformers,
+    writer_of,
+)
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, problem_type_of
 from bertkit.model.heads import BertWithHeads
@@ -43,7 +50,7 @@ def require_bert(model: BertWithHeads, where: str) -> None:
 
 def require_class(config: BertConfig, heads: Iterable[str]) -> None:
     """Raise InputError if a model with these heads could not be saved, since its type has no class with them."""
-    wanted = tuple(sorted(heads))
+    wanted = in_transformers(heads)
     known = {name: find_architecture(name) for name in plugins.names_of("architecture")}
     types = [name for name, each in known.items() if each is not None and wanted in each.classes and name != OWN_TYPE]
     way_out = f"models of the type {' or '.join(types)} have one"

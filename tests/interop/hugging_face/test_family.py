@@ -307,3 +307,15 @@ def test_settings_of_single_layers_are_refused_where_all_have_the_same_weights(t
 def test_a_decoder_from_scratch_has_no_encoder_of_the_family(setting: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"model\.{next(iter(setting))}=.*: not with decoder=transformer"):
         small_config(decoder=DecoderConfig(kind="transformer"), **setting)
+
+
+def test_deberta_drops_before_its_head_what_its_own_key_says(tmp_path: Path) -> None:
+    """`classifier_dropout` is BERT's key: `transformers` has another one here, without which it drops as in the layers."""
+    for own, expected in ((None, None), (0.3, 0.3)):
+        saved(tmp_path / str(own), "deberta-v2", ("sequence",), 3, cls_dropout=own, classifier_dropout=0.45)
+        path = tmp_path / str(own) / "config.json"
+        content = json.loads(path.read_text())
+        if own is None:
+            del content["cls_dropout"]
+        path.write_text(json.dumps(content | {"classifier_dropout": 0.45}))
+        assert load_directory(path.parent).model.config.classifier_dropout == expected

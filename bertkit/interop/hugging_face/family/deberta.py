@@ -57,7 +57,7 @@ class DebertaArchitecture(FamilyArchitecture):
         "type_vocab_size": 0, "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "relative_attention": False,
         "max_relative_positions": -1, "position_buckets": -1, "pos_att_type": [], "position_biased_input": True, "share_att_key": False,
         "norm_rel_ebd": "none", "pooler_dropout": 0.0, "pooler_hidden_act": "gelu", "legacy": True,
-        "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh",
+        "cls_dropout": None, "conv_kernel_size": 0, "conv_groups": 1, "conv_act": "tanh",
     }  # fmt: skip
     fixed: ClassVar[Content] = {"position_embedding_type": "absolute", "is_decoder": False}
     names_in_file: ClassVar[Mapping[str, str]] = {
