@@ -24,6 +24,7 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _TOLD = re.compile(r"\ufeff?\"?sep=([,;|\t])\"?")  # Excel's own first line, the separator
 COUNTED_LINES = 5  # the first ones, which show the separator
+LARGEST_RECORD = LINE_MB * 1_000_000  # characters
 MANY_WORDS = 4  # in a text; the name of a column has fewer
 ROWS_AHEAD = 1000  # rows that show whether the first one is a header
 SEPARATORS = {"tsv": "\t", "csv": ","}
@@ -132,11 +133,13 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             labelled = (TableRow(n, {"label": label, "text": text}) for n, (label, _, text) in cells)
             return InputTable(name, format, ("label", "text"), labelled, short_rows)
         case "tsv" | "csv":
+            csv.field_size_limit(LARGEST_RECORD)  # a cell may hold a whole document
             first, usual = next(lines), SEPARATORS[format]
             told = _TOLD.fullmatch(first[1])
             first = next(lines, first) if told else first
             following = list(itertools.islice(lines, COUNTED_LINES - 1))
-            mark = told[1] if told else _separator(task, usual, [first[1], *(line for _, line in following)])
+            beginning = [first[1], *(line for _, line in following)]
+            mark = told[1] if told and task.separator == "auto" else _separator(task, usual, beginning)
             lines = itertools.chain([first], following, lines)
             has_quotes = task.hub.path is None and all(map(_QUOTED.fullmatch, first[1].split(mark)))
             if format == "csv" or has_quotes:
@@ -161,20 +164,31 @@ def _sentences(
 def _separator(task: TaskConfig, usual: str, beginning: Sequence[str]) -> str:
     """Return the separator of a table whose first lines are given, unless it is set.
 
-    It is the usual one if that is in the first line, except where another one is there more often, and as often in each line: then a comma
-    is that of a number. Otherwise it is detected in the first line, preferably by a column's name.
+    It is the one that separates a column's known name; or else the usual one, if it is in the first record, except where it gives
+    the first records different numbers of cells, and another separator the same number; or else the most frequent one.
     """
     if task.separator != "auto":
         return task.separator
-    first_line = beginning[0]
-    marks = sorted((mark for mark in ";\t|" if mark in first_line), key=first_line.count, reverse=True)
-    is_regular = bool(marks) and len(beginning) > 1 and len({line.count(marks[0]) for line in beginning}) == 1
-    more_often = is_regular and first_line.count(marks[0]) > first_line.count(usual)
-    if usual == SEPARATORS["tsv"] or (usual in first_line and not more_often):
+    if usual == SEPARATORS["tsv"]:
         return usual
-    names = all_names(task)
-    known = (mark for mark in marks if names & {cell.strip('"') for cell in first_line.split(mark)})
-    return next(itertools.chain(known, marks), usual)
+    records = {mark: _first_records(beginning, mark) for mark in (usual, *";\t|")}
+    marks = sorted((mark for mark in ";\t|" if len(records[mark][0]) > 1), key=lambda mark: -len(records[mark][0]))
+    marks = [usual, *marks] if len(records[usual][0]) > 1 else marks
+    names = all_names(task) if task.header is not False else set[str]()
+    known = (mark for mark in marks if not names.isdisjoint(records[mark][0]))
+    even = (mark for mark in marks if len({*map(len, records[mark])}) == 1)
+    return next(itertools.chain(known, even, marks), usual)
+
+
+def _first_records(beginning: Sequence[str], separator: str) -> list[list[str]]:
+    """Return the complete CSV records in the first lines, at least one; it is empty where the lines are not CSV with this separator."""
+    reader, records = csv.reader(beginning, strict=True, delimiter=separator), list[list[str]]()
+    try:
+        records.extend(filter(None, reader))
+    except csv.Error:
+        is_cut = reader.line_num == len(beginning)  # in a cell with line breaks
+        records += [] if is_cut else [[]]
+    return records or [[]]
 
 
 def _unquoted(line: str, separator: str) -> list[str]:
@@ -186,15 +200,13 @@ def _unquoted(line: str, separator: str) -> list[str]:
 
 
 def _csv_rows(name: str, lines: Lines, separator: str, num_before: int) -> CellRows:
-    limit = LINE_MB * 1_000_000
-    csv.field_size_limit(limit)  # a cell may hold a whole document
     number, length = 1 + num_before, 0
 
     def of_record() -> Iterator[str]:
         nonlocal length
         for _, line in lines:
             length += len(line)
-            if length > limit:
+            if length > LARGEST_RECORD:
                 raise InputError(f"{name}:{number}: a record {TOO_LONG}, or close its quote")
             yield f"{line}\n"
 

@@ -278,6 +278,7 @@ SEPARATED = {  # lines, and the cells of the second row; each file has a comma i
     "text;label;price, total\na;x;1,5\nb, c, d;y;2,5\n": ("b, c, d", "y"),
     "text,label;or not\na,x\nb;c,y\n": ("b;c", "y"),
     "text,label\na;b;c,x\nb;c;d,y\n": ("b;c;d", "y"),
+    "text;label;a, b, c, d\na;x;1,2,3,4\nb;y;1,2,3,4\n": ("b", "y"),
 }
 
 
@@ -297,3 +298,32 @@ def test_numbers_with_commas_do_not_separate(tmp_path: Path) -> None:
     write(tmp_path, "train.csv", "one thing;x;1,5\nanother thing;y;2,5\nthings;x;13\n")
     settings = ("columns.text=0", "columns.label=1", "header=false")
     assert [row[3] for row in rows(read(tmp_path, "sequence", "train", *settings))] == ["x", "y", "x"]
+
+
+WITHOUT_HEADER = {  # lines, and the text and label of the second row
+    "City: X; Price: 3; nice,1\nCity: Y; Price: 4; nice,2\n": ("City: Y; Price: 4; nice", "2"),
+    '"City: X; a, b",1\n"City: Y; ""c""; d, e",2\n': ('City: Y; "c"; d, e', "2"),
+    '"a; b";1\n"c, d; e";2\n': ("c, d; e", "2"),
+    '"a, b; c";1\n"d; e";2\n': ("d; e", "2"),
+    '"a; b\nc; d",1\n"e; f\n\n\ng; h",2\n': ("e; f\n\n\ng; h", "2"),
+    "a, b;1\nc;2\nd, e, f;3\n": ("c", "2"),
+    "text; a; b,1\ntext; c; d,2\n": ("text; c; d", "2"),
+}
+
+
+@pytest.mark.parametrize("content", WITHOUT_HEADER)
+def test_marks_in_texts_do_not_separate(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "train.csv", content)
+    source = read(tmp_path, "sequence", "train", "columns.text=0", "columns.label=1", "header=false")
+    assert (rows(source)[1][1], rows(source)[1][3]) == WITHOUT_HEADER[content]
+
+
+def test_a_long_cell_at_the_beginning(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", f'text;label\n"{"a, " * 100_000}";x\nb;y\n')
+    assert [row[3] for row in rows(read(tmp_path, "sequence", "train"))] == ["x", "y"]
+
+
+def test_the_setting_wins_over_the_separator_that_a_file_names(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "sep=;\ntext,label\na;b,x\nc,y\n")
+    source = read(tmp_path, "sequence", "train", "separator=','")
+    assert [(row[1], row[3]) for row in rows(source)] == [("a;b", "x"), ("c", "y")]
