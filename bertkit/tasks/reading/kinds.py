@@ -33,7 +33,8 @@ _MARKS = (",", ";", "|")  # between several labels
 _SIGN = r"(?:[$€£¥₹₽₩₺₴¢%]|[A-Z]{3})"
 _WRITTEN_NUMBER = re.compile(rf"{_SIGN}?\s*[+-]?(?:\d{{1,3}}(?:[., '’]\d{{3}})+|\d+)(?:[.,]\d+)?\s*{_SIGN}?")
 
-_NO_LIST = re.compile(r"\b0[0-9]|\b0,")  # 180,02 and 0,5 are no lists of labels
+_PADDED_DECIMALS = re.compile(r".*,0[0-9]+")  # 180,02 is no list of class numbers, but 0,5 and 12,50 may be one
+_PADDED_WHOLE = re.compile(r"[+-]?0[0-9].*")  # 01,03 may be a list
 
 
 class Inferred(NamedTuple):
@@ -109,7 +110,8 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
     is_few = len(texts) <= max(2, len(labels) / 2)
     odd = [text for text in (written if is_few else texts) if as_number(text) == math.inf]
     have_commas = bool(odd) and all(with_decimal_comma(text) < math.inf or text.isdecimal() for text in texts)
-    if have_commas and not is_few and any(_NO_LIST.search(text) for text in texts):
+    are_decimals = any(map(_PADDED_DECIMALS.fullmatch, texts)) and not any(map(_PADDED_WHOLE.fullmatch, texts))
+    if have_commas and not is_few and are_decimals:
         return Inferred(["task=regression"], f"{len(texts):,} different numbers with decimal commas")
     if odd and len(written) >= MOSTLY * len(texts):
         number = "set task=regression for decimal commas" if have_commas else "write numbers as in 1234.5"

@@ -77,6 +77,19 @@ COLUMNS = [  # the labels of a file; the settings that are inferred, or words of
     (["4,7", "3,2", "5,1", "2"], "numbers, but also '4,7'; set task=regression for decimal commas, or"),
     (["180,02", "3,20", "5,10", "2"], "task=regression"),
     (["180,02", "3,20", "1.500", "2"], "numbers, but also '180,02'; write numbers as in 1234.5"),
+    (
+        ["0,5", "1,8", "3", "2,12"],
+        "numbers, but also '0,5'; set task=regression for decimal commas, or set task.multi_label=true",
+    ),
+    (
+        ["01,03", "02,04", "03", "00,05"],
+        "numbers, but also '01,03'; set task=regression for decimal commas, or set task.multi",
+    ),
+    (
+        ["12,50", "3,99", "7,25", "8"],
+        "numbers, but also '12,50'; set task=regression for decimal commas, or set task.multi",
+    ),
+    (["0,5", "0,05", "-1,5", "2"], "task=regression"),
     (["7,600", "8,100", "12,000"], "numbers, but also '7,600'"),
     (["€ 5", "$7", "5.50 USD"], "numbers, but also '€ 5'"),
     ([*map(str, range(80)), "n/a"], "numbers, but also 'n/a'"),
