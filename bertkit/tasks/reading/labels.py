@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bertkit.base.errors import InputError, named, user_name
@@ -183,8 +183,7 @@ class NumericLabels(Labels):
         if isinstance(label, str) and (mark := "," if with_decimal_comma(label) < math.inf else "." * ("." in label)):
             number = with_decimal_comma(label) if mark == "," else number
             self.marks.setdefault(mark, f"{label!r:.80} at {where}")
-        if len(self.marks) > 1:
-            raise self._wrong(where, f"{self.marks['.']} has a decimal point, {self.marks[',']} a decimal comma")
+        check_marks(self.marks)
         low, high = self.task.label_range or (-LARGEST, LARGEST)
         if not (math.isfinite(number) and low <= number <= high):
             raise self._wrong(where, f"label {label!r:.80}")
@@ -201,6 +200,13 @@ class NumericLabels(Labels):
             if self.task.label_range
             else "a number, as in 1234.5"
         )
+
+
+def check_marks(marks: Mapping[str, str]) -> None:
+    """Raise InputError if some numbers have decimal points and others decimal commas; see `Labels.marks`."""
+    if len(marks) > 1:
+        differ = f"{marks['.']} has a decimal point, {marks[',']} a decimal comma"
+        raise InputError(f"labels: {differ}; write all numbers as in 1234.5")
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")

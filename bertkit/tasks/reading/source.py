@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from bertkit.base.errors import InputError, counted, listed, named
 from bertkit.tasks.reading import held_out
+from bertkit.tasks.reading.labels import check_marks
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -34,6 +35,7 @@ class SplitExamples:
     name: str = ""  # the file or dataset
     file_warnings: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # none for a dataset of the hub
+    marks: Mapping[str, str] = field(default_factory=dict)  # the decimal marks of a regression's labels; see `Labels`
 
     @property
     def labels(self) -> LabelNames:
@@ -141,7 +143,20 @@ def joined(files: Sequence[SplitExamples]) -> SplitExamples:
     name = f"{Path(first.name).parent} ({len(files)} files)"
     examples = [example for file in files for example in file.examples]
     warnings = tuple(warning for file in files for warning in file.file_warnings)
-    return dataclasses.replace(first, description=name, examples=examples, name=name, file_warnings=warnings)
+    marks = common_marks(files)
+    return dataclasses.replace(
+        first, description=name, examples=examples, name=name, file_warnings=warnings, marks=marks
+    )
+
+
+def common_marks(parts: Iterable[SplitExamples]) -> Mapping[str, str]:
+    """Return the decimal mark of all labels, none for whole numbers; raises InputError if there are two.
+
+    `1.500` is 1.5 in one country and 1500 in another: only labels with the other mark tell.
+    """
+    marks = {mark: place for part in parts for mark, place in part.marks.items()}
+    check_marks(marks)
+    return marks
 
 
 class HeldOut(NamedTuple):
@@ -186,7 +201,8 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
         kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
         warnings.append(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
-    return SplitExamples(labelled, description, examples, table.name, tuple(warnings))
+    marks = reading.labels.marks if reading.labels is not None else {}
+    return SplitExamples(labelled, description, examples, table.name, tuple(warnings), marks=marks)
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.readers import find_file, read_examples
-from bertkit.tasks.reading.source import SplitExamples
+from bertkit.tasks.reading.source import SplitExamples, common_marks
 from bertkit.tasks.task_config import TaskConfig
 
 NUM_MEASURED = 16  # training rows that are measured, once, where none is held out
@@ -72,5 +72,6 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
         except InputError as error:
             raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = read_examples(task, data_dir, "dev", train.labels or None)
+        common_marks([train, dev])
     most = settings.max_train_examples
     return TrainingData(train if most is None else train.first(most), dev, method)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from task_configs import task_config
@@ -10,6 +10,8 @@ from task_files import read, rows, write
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.readers import read_file
+from bertkit.tasks.reading.training_data import read_training_data
+from bertkit.tasks.task_config import TaskConfig
 
 
 @pytest.mark.parametrize(("values", "labels"), [
@@ -60,6 +62,28 @@ def test_decimal_commas_of_a_regression(tmp_path: Path) -> None:
         write(tmp_path, "train.csv", f"text;label\na;{cells}\n")
         with pytest.raises(InputError, match=words):
             read(tmp_path, "sequence", "train", "labels=regression")
+
+
+class Chosen(NamedTuple):
+    """The settings of `finetune` that choose its examples."""
+
+    task: TaskConfig
+    data_dir: str
+    dev_share: float | None = None
+    seed: int = 0
+    max_train_examples: int | None = None
+
+
+def test_both_splits_have_the_same_decimal_mark(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text;label\na;1000,5\nb;3\n")
+    write(tmp_path, "dev.csv", "text;label\na;2\nb;1.500\n")
+    settings = Chosen(task_config("sequence", "task.labels=regression"), str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"'1.500' at .*dev.csv:3 has a decimal point, '1000,5' at .*train.csv:2 a dec"
+    ):
+        read_training_data(settings)
+    write(tmp_path, "dev.csv", "text;label\na;2\nb;1,5\n")
+    assert [example.label for example in read_training_data(settings).dev.examples] == [2.0, 1.5]
 
 
 SEVERAL = {
