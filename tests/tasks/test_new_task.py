@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -35,6 +35,11 @@ class Essay:
     id: str
     text: str
     grade: str | None
+
+
+class Near(NamedTuple):
+    below: float
+    above: float
 
 
 class Grades(HeadTask[Essay, Feature, float]):
@@ -69,7 +74,7 @@ class Grades(HeadTask[Essay, Feature, float]):
         return [float(softmax(row) @ np.array(self.labels, float)) for row in logits]
 
     def row(self, example: Essay, prediction: float) -> dict[str, Any]:
-        return {"id": example.id, "grade": prediction}
+        return {"id": example.id, "grade": prediction, "near": Near(prediction - 1 / 3, prediction + 1 / 3)}
 
     def extra_files(self) -> Sequence[ExtraFile[Essay, float]]:
         return [ExtraFile(".grades", lambda _, predictions: "".join(f"{grade:.3f}\n" for grade in predictions))]
@@ -127,6 +132,7 @@ def test_plug_in_task_is_read_checked_and_scored(tmp_path: Path, tokenizer: Toke
     logits = [np.eye(3)[feature.label] * 50 for feature in features]
     grades = source.task.predictions(source.examples, features, logits)
     assert grades == pytest.approx([float(example.grade) for example in source.examples])
+    assert source.task.rows(source.examples, features, [2.0] * 11)[1]["near"] == (1.66666667, 2.33333333)
     assert source.task.score(source.examples, grades)["pearson"] == pytest.approx(1)
     assert [*source.task.sampled(source.examples, grades)] == ["pearson"]
     source.task.check_metrics()

@@ -43,8 +43,10 @@ def rounded(value: Any) -> Any:
             return float(f"{value:.9g}")
         case dict():
             return {key: rounded(item) for key, item in value.items()}
-        case list() | tuple():
-            return type(value)(map(rounded, value))
+        case list():
+            return [*map(rounded, value)]
+        case tuple():
+            return (*map(rounded, value),)
     return value
 
 
