@@ -100,7 +100,7 @@ def test_the_two_hosts_of_the_compose_file_belong_together() -> None:
 
 def test_the_scripts_are_bash() -> None:
     scripts = [*ROOT.glob("recipes/*/*.sh"), ROOT / "docker" / "install.sh"]
-    assert len(scripts) == 20
+    assert len(scripts) == 21
     for script in scripts:
         done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
