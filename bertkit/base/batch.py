@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 IGNORED = -100  # the label of tokens that the loss ignores, as in torch and transformers
+TOKEN_HEADS = ("masked_lm", "next_token")  # what they predict has positions
 _LOSS_NAMES = {"masked_lm": "mlm", "next_token": "lm", "next_sentence": "nsp"}
 
 
@@ -80,32 +81,27 @@ class Batch:
         return len(self.input_ids) + (0 if self.decoder_ids is None else len(self.decoder_ids))
 
     @property
-    def token_head(self) -> str | None:
-        """The head that predicts masked or next tokens; None: there is none."""
-        return next((head for head in ("masked_lm", "next_token") if head in self.targets), None)
-
-    @property
-    def tokens(self) -> Target:
-        """The masked or the next tokens, of a batch for language modelling."""
-        assert self.token_head is not None, "a batch of a task"
-        return self.targets[self.token_head]
+    def token_head(self) -> str:
+        """The head that predicts masked or next tokens, in a batch for language modelling."""
+        return next(head for head in TOKEN_HEADS if head in self.targets)
 
     @property
     def masked_positions(self) -> NDArray[np.int64]:
         """The positions of the tokens to predict, (M,); those before the next tokens."""
-        assert self.tokens.positions is not None, "tokens are predicted somewhere"
-        return self.tokens.positions
+        positions = self.targets[self.token_head].positions
+        assert positions is not None, "tokens are predicted somewhere"
+        return positions
 
     @property
     def masked_labels(self) -> NDArray[np.int64]:
         """The original ids at these positions, or the next ids, (M,)."""
-        return self.tokens.labels
+        return self.targets[self.token_head].labels
 
     @property
     def original_ids(self) -> NDArray[np.int64]:
         """The token ids before masking, (S,)."""
         ids = self.input_ids.copy()
-        if self.token_head == "masked_lm":
+        if "masked_lm" in self.targets:
             ids[self.masked_positions] = self.masked_labels
         return ids
 

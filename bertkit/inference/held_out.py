@@ -169,7 +169,7 @@ class HeldOutText:
         ]
         everyone = gather_in_order([(ranks.rank, own)], ranks.size)
         tokens, sentences, moved = (Sums.joined(part[index] for part in everyone) for index in range(3))
-        objective = loss_name(self.sampler.in_order(0, 1).token_head or "")
+        objective = loss_name(self.sampler.in_order(0, 1).token_head)
         for name, sums in ((objective, tokens), ("nsp", sentences)):
             if not np.isfinite(sums.loss).all():
                 raise NumericsError(
@@ -216,7 +216,7 @@ def _predict(model: nn.Module, batch: Batch, precision: str) -> tuple[Predicted,
     sentences = Predicted(np.zeros(0), np.zeros(0, bool))
     if "next_sentence" in batch.targets and "next_sentence" in logits:
         sentences = _compared(logits["next_sentence"], batch.targets["next_sentence"].labels)
-    return _compared(logits[batch.token_head or ""], batch.masked_labels), sentences
+    return _compared(logits[batch.token_head], batch.masked_labels), sentences
 
 
 def _compared(logits: Tensor, labels: NDArray[np.int64]) -> Predicted:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.base import plugins
-from bertkit.base.batch import IGNORED, Batch, Target, loss_name
+from bertkit.base.batch import IGNORED, TOKEN_HEADS, Batch, Target, loss_name
 from bertkit.base.typed_settings import refuse
 from bertkit.kernels.layout import Layout, on_device
 from bertkit.model.head.head import Targets, head_of
@@ -161,7 +161,7 @@ def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) ->
 
 def _positions(batch: Batch) -> NDArray[np.int64] | None:
     """Return the positions of the tokens to predict, (M,); None if the batch has none."""
-    return None if batch.token_head is None else batch.masked_positions
+    return None if batch.targets.keys().isdisjoint(TOKEN_HEADS) else batch.masked_positions
 
 
 def _num_rows(head: str, batch: Batch, positions: NDArray[np.int64] | None) -> int:

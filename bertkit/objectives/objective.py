@@ -84,7 +84,7 @@ class Objective:
     def counts(self, batch: Batch) -> Mapping[str, float]:
         """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions.
 
-        By default there is one for each target, but for those of the pretraining heads that `heads` leaves out.
+        By default each target has one, except those of pretraining heads that `heads` does not name.
         """
         left_out = set() if self.heads is None else {*_pretraining_heads()} - {*self.heads}
         return {loss_name(head): target.count for head, target in batch.targets.items() if head not in left_out}
@@ -155,7 +155,7 @@ def make_objective(name: str, options: Mapping[str, object]) -> Objective:
 
 
 def checked(objective: Objective, name: str) -> Objective:
-    """Return an objective whose results are checked, as those of bertkit need not be."""
+    """Return an objective whose results are checked; those of bertkit's own need no check."""
     if type(objective) in (Objective, MaskedLM):
         return objective
     try:

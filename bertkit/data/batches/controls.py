@@ -109,6 +109,5 @@ def shuffle_words(batch: Batch, vocab: VocabFacts) -> ShuffledWords:
     moved[place] = shown
     order = np.argsort(place[targets])
     positions = place[targets][order] - ahead
-    assert batch.token_head is not None
     shuffled = {**batch.targets, batch.token_head: Target(batch.masked_labels[order], positions)}
     return ShuffledWords(dataclasses.replace(batch, input_ids=moved, targets=shuffled), order)

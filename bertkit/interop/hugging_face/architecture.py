@@ -155,7 +155,7 @@ def heads_of(model: BertWithHeads) -> Heads:
 
 
 def in_transformers(heads: Iterable[str]) -> Heads:
-    """Return the names of heads, in alphabetical order, without those of plug-ins, which `transformers` lacks."""
+    """Return the names of the heads that `transformers` may have, in alphabetical order: it lacks those of plug-ins."""
     return tuple(sorted(name for name in heads if not plugins.is_plugin("model_head", name)))
 
 

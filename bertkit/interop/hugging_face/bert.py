@@ -189,7 +189,7 @@ def activation_of(name: object) -> object:
 
 
 def rotary_base(theta: object, *given: object) -> object:
-    """Return the base of rotary positions: `theta`, or that of settings such as `rope_parameters`, the last of which counts.
+    """Return the base of rotary positions: `theta`, or the last one that settings such as `rope_parameters` give.
 
     Raises InputError for another rotation than the plain one.
     """

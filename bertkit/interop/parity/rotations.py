@@ -35,7 +35,7 @@ def _rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim
 
 
 def _scale(vectors: Tensor, num_terms: int) -> Tensor:
-    """Return sqrt(H) times that of the number of terms."""
+    """Return the square root of the size of a head times the number of terms, in the dtype of the vectors."""
     return torch.tensor(vectors.shape[-1] * num_terms, dtype=vectors.dtype).sqrt()
 
 
