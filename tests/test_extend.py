@@ -28,11 +28,14 @@ from bertkit.tasks.task_config import KINDS
 from bertkit.train import micro_batches
 
 GUIDE = Path(__file__).resolve().parents[1] / "recipes" / "extend"
-PRETRAINING = ("mixed_next_token", "replaced_tokens", "neighbours")
+PRETRAINING = ("mixed_next_token", "replaced_tokens", "neighbours", "word_order")
 OPTIONS: dict[str, dict[str, Any]] = {
     "mixed_next_token": {"causal": 8},
     "distillation": {"teacher": "teacher", "layers_weight": 3.0},
 }
+LOSSES = {  # one of each
+    "mixed_next_token": "causal", "replaced_tokens": "replaced", "neighbours": "neighbours", "word_order": "word_order", "distillation": "layers"
+}  # fmt: skip
 ROWS = [{"text": f"{'kam' if n % 2 else 'rum'} tem", "label": "yes" if n % 2 else "no"} for n in range(40)]
 
 
@@ -108,10 +111,7 @@ def test_an_objective_of_the_guide_is_short_and_resumes_to_the_same_bytes(
         assert (last / file).read_bytes() == Path("cut/checkpoints", last.name, file).read_bytes()
     assert not any(key.startswith("objective") for key in load_file("whole/model/model.safetensors"))
     rows = [json.loads(line) for line in Path("whole/metrics.jsonl").read_text().splitlines()]
-    assert (
-        f"{ {'mixed_next_token': 'causal', 'replaced_tokens': 'replaced', 'neighbours': 'neighbours'}.get(name, 'layers') }_loss"
-        in rows[-1]
-    )
+    assert f"{LOSSES[name]}_loss" in rows[-1]
 
 
 WORLD = """
@@ -123,7 +123,7 @@ test_extend.train_all(*sys.argv[2:])
 
 
 def train_all(start: str, prepared_dir: str, output: str) -> None:
-    """Train all four objectives; save the weights and what is trained beside them."""
+    """Train all five objectives; save the weights and what is trained beside them."""
     results = {}
     for name in (*PRETRAINING, "distillation"):
         made = objective(name)
@@ -152,7 +152,7 @@ def train_all(start: str, prepared_dir: str, output: str) -> None:
 def test_two_processes_train_what_one_does(
     start: Path, prepared_dir: Path, teacher: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All four objectives, in two processes: the same weights, of the model and beside it."""
+    """All five objectives, in two processes: the same weights, of the model and beside it."""
     monkeypatch.setitem(micro_batches.AUTO_MICRO_TOKENS, "cpu", 0)  # restored afterwards
     train_all(str(start), str(prepared_dir), "alone.pt")
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(GUIDE)}
@@ -227,6 +227,47 @@ def test_masked_and_causal_tokens_are_predicted_one_place_before(prepared_dir: P
     assert len(causal[3]) == len(causal[0].input_ids) - len(causal[0].sequence_lengths)
 
 
+def test_shuffled_trigrams_are_put_in_order(prepared_dir: Path) -> None:
+    """One in twenty trigrams without masks, [CLS] and [SEP], in any of its six orders; the model learns what stood where."""
+    job, batch = drawn(prepared_dir, "word_order")
+    original, facts = batch.original_ids, job.tokenizer.facts
+    is_free = ~np.isin(original, [facts.cls, facts.sep])
+    is_free[batch.masked_positions] = False
+    num_trigrams = int((is_free[:-2] & is_free[1:-1] & is_free[2:]).sum())
+    orders = set()
+    for number in range(100):
+        made = job.objective.prepare(batch, Moment(0, 1, number, 1))
+        order, masks = made.targets["word_order"], made.targets["masked_lm"]
+        assert order.positions is not None
+        trigrams = order.positions.reshape(-1, 3)
+        assert len(trigrams) == round(0.05 * num_trigrams) > 3
+        assert is_free[trigrams].all()
+        assert (np.diff(trigrams) == 1).all()
+        assert np.array_equal(order.labels, original[order.positions])
+        assert np.array_equal(masks.positions, batch.masked_positions)
+        others = np.setdiff1d(np.arange(len(original)), order.positions)
+        assert np.array_equal(made.input_ids[others], batch.input_ids[others])
+        for places in trigrams:
+            assert sorted(made.input_ids[places]) == sorted(original[places])
+            if len({*original[places]}) == 3:
+                orders.add(tuple(original[places].tolist().index(token) for token in made.input_ids[places]))
+    assert len(orders) == 6
+
+    out = bertkit.outputs(job.model.eval(), made, positions=np.arange(len(original)))
+    wanted = {}
+    for name, target in (("mlm", masks), ("word_order", order)):
+        logits, labels = out.logits["masked_lm"][target.positions], torch.from_numpy(target.labels)
+        wanted[name] = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    terms = job.objective.losses(job.model, made, "fp32")
+    assert {name: term.sum.item() for name, term in terms.items()} == pytest.approx(
+        {name: loss.item() for name, loss in wanted.items()}, rel=1e-5
+    )
+    weights = [*job.model.parameters()]
+    found = torch.autograd.grad(terms["mlm"].sum + terms["word_order"].sum, weights)
+    for own, other in zip(found, torch.autograd.grad(wanted["mlm"] + wanted["word_order"], weights), strict=True):
+        assert torch.allclose(own, other, rtol=1e-4, atol=1e-4)
+
+
 def test_pairs_become_neighbours(prepared_dir: Path) -> None:
     job, batch = drawn(prepared_dir, "neighbours")
     made = job.objective.prepare(batch, Moment(0, 1, 0, 1))
@@ -264,7 +305,7 @@ def test_the_discriminator_learns_from_samples_of_the_generator(prepared_dir: Pa
 
 
 def test_they_export_as_usual(prepared_dir: Path, start: Path) -> None:
-    """A mixed model is a BERT, a discriminator an ELECTRA with its head; what embeds texts is one for sentence-transformers, with the same vectors."""
+    """A mixed model and one of word order are BERTs, a discriminator an ELECTRA with its head; what embeds texts is one for sentence-transformers, with the same vectors."""
     for name in PRETRAINING:
         assert run([*words_of(name, start, prepared_dir), f"output_dir={name}"]) == 0
     assert run(["export", "model_dir=replaced_tokens", "output_dir=discriminator"]) == 0
@@ -274,10 +315,11 @@ def test_they_export_as_usual(prepared_dir: Path, start: Path) -> None:
     ids = torch.tensor([[2, 9, 8, 7, 3]])
     ours = bertkit.load_model("replaced_tokens")(ids).logits["replaced_token"]
     assert torch.allclose(discriminator(ids).logits, ours[..., 0], atol=1e-5)
-    assert run(["export", "model_dir=mixed_next_token", "head=masked_lm", "output_dir=mixed"]) == 0
-    certificate = json.loads(Path("mixed/parity.json").read_text())
-    assert certificate["architecture"] == "BertForMaskedLM"
-    assert certificate["within_tolerance"]
+    for name in ("mixed_next_token", "word_order"):
+        assert run(["export", f"model_dir={name}", "head=masked_lm", f"output_dir={name}-lm"]) == 0
+        certificate = json.loads(Path(f"{name}-lm/parity.json").read_text())
+        assert certificate["architecture"] == "BertForMaskedLM"
+        assert certificate["within_tolerance"]
     assert (
         run(["export", "model_dir=neighbours", "head=encoder", "sentence_transformers=true", "output_dir=vectors"]) == 0
     )
