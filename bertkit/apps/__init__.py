@@ -8,10 +8,11 @@ Doors:
     retrieval.passages        documents -> overlapping passages; texts -> search words
     retrieval.encoders        the encoder that makes the vectors of passages and questions
     retrieval.questions       reading a file of questions, with the right passages if known
-    retrieval.ranking         passages ranked by BM25, by vectors, by both of them, or by a reader model
+    retrieval.rankings        opens a library with its models; the passages for one question or for many
+    retrieval.readable        answers as lines for a terminal
     retrieval.judging         metrics of rankings, with intervals
     explain.explain           computes an `Explanation` of one input, and writes it as JSON
-    explain.attributions      computes how much each token contributes to a prediction, by integrated gradients
+    explain.request           reads the input to explain, and refuses a picture that the model cannot give
     explain.positions         shows what positions say about the distance between tokens
     explain.pictures          draws attention and alignments as a page, SVG and PNG
 """

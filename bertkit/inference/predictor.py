@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from bertkit.base.errors import InputError, named, say
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
-from bertkit.inference.forward import Running, predict_local, with_features
+from bertkit.inference.forward import Running, predict_distributed, predict_local, with_features
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.kernels import fast
+from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature, Logits
+from bertkit.tasks.reading.readers import read_examples
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task import AnyTask, Example
-from bertkit.train import micro_batches, processes
+from bertkit.train import processes
 
 
 def load_predictor(model_dir: str | os.PathLike[str], **settings: object) -> LoadedPredictor:
@@ -71,8 +76,23 @@ def _on_device(
 ) -> Predictor:
     device = processes.choose_device(settings.device)
     opened.model.use(fast.choose(settings.kernels))
-    micro_tokens = micro_batches.AUTO_MICRO_TOKENS[device.type]
-    return opened.predictor(settings.precision, micro_tokens, opened.model.to(device), top_k)
+    return opened.predictor(settings.precision, device, top_k=top_k)
+
+
+class PredictedSplit(NamedTuple):
+    """The examples of a split, and what a model predicts for each."""
+
+    source: SplitExamples
+    predictions: list[Any]
+
+
+def predict_split(model_dir: Path, settings: FinetuneSettings, split: str) -> PredictedSplit:
+    """Predict a split of a task's data, in this process, with a model fine-tuned by these settings."""
+    source = read_examples(settings.task, settings.data_dir, split)
+    opened = dataclasses.replace(open_task_model(str(model_dir), settings.task, {}), task=source.task)
+    predictor = opened.predictor(settings.precision, processes.choose_device(settings.device))
+    features = predictor.features(source.examples)
+    return PredictedSplit(source, predict_distributed(processes.ALONE, predictor, source.examples, features))
 
 
 class LoadedPredictor:

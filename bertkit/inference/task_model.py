@@ -29,6 +29,7 @@ from bertkit.tasks.reading.rows import names_by_file
 from bertkit.tasks.task import AnyTask, Example
 from bertkit.tasks.task_config import KINDS, TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 TOP_K = 5  # tokens predicted for each [MASK]
 Settings = Mapping[str, object]  # of a task, by their names
@@ -44,10 +45,11 @@ class TaskModel:
     task: AnyTask  # with the labels in the order of the logits
 
     def predictor(
-        self, precision: str, micro_tokens: int, model: BertWithHeads | None = None, top_k: int = TOP_K
+        self, precision: str, device: torch.device, micro_tokens: int | None = None, top_k: int = TOP_K
     ) -> Predictor:
-        """Return a predictor; `model` replaces the model, for example by one that Accelerate has prepared."""
-        return Predictor(model or self.model, self.tokenizer, self.task, precision, micro_tokens, top_k)
+        """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's."""
+        most = micro_tokens or AUTO_MICRO_TOKENS[device.type]
+        return Predictor(self.model.to(device), self.tokenizer, self.task, precision, most, top_k)
 
     def features(self, examples: Sequence[Example]) -> list[Feature]:
         """Tokenize examples."""

@@ -12,6 +12,7 @@ files of other formats. Hugging Face's parameter names are in `hugging_face/name
     google.checkpoint              the checkpoints of google-research/bert
     parity.comparison              the comparison with transformers
     parity.certificate             the certificate of a comparison: read, check and summarise it
+    exports.export                 a model in the files of other libraries, published only if they compute the same
     exports.card                   the model card
     exports.onnx                   the model in ONNX format
     sentence_transformers.folder   how a folder of sentence-transformers makes a vector of a text

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,15 @@ def starts_workers(launch: LaunchConfig) -> bool:
     if launch.num_processes * launch.num_hosts == 1 or "RANK" in os.environ:
         return False
     return not world.is_slurm_task(os.environ) or os.environ["SLURM_NTASKS"] == str(launch.num_hosts)
+
+
+def check_on_one_host(command: str, launches: Sequence[LaunchConfig]) -> None:
+    """Raise InputError if another launcher started this process, or workers on several hosts are set."""
+    if world.world_from_environment().size > 1 or any(launch.num_hosts > 1 for launch in launches):
+        raise InputError(
+            f"{command} starts its own processes, on one host: set launch.num_processes=, without torchrun, srun and "
+            "launch.num_hosts="
+        )
 
 
 def run_in_workers(command: str, settings: "DataclassInstance", launch: LaunchConfig, place: str | None) -> bool:

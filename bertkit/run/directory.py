@@ -7,7 +7,6 @@ eval.json      the final metrics; it exists only in a finished run
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,17 +139,14 @@ def run_of(model_dir: str | Path) -> Path | None:
     return None
 
 
-def read_scores(run_dir: Path, names: Sequence[str] = (), file: str = RESULT) -> dict[str, Any]:
-    """Read the final metrics of a run, which must include `names`; empty for an unfinished run, if `names` is empty."""
+def read_scores(run_dir: Path, file: str = RESULT) -> dict[str, Any]:
+    """Read the final metrics of a run; empty for an unfinished run."""
     path = run_dir / file
-    if not names and not path.is_file():
+    if not path.is_file():
         return {}
     scores = read_json(path)
     if not isinstance(scores, dict):
         raise InputError(f"{path}: it has no scores; restore it")
-    for name in names:
-        if not isinstance(scores.get(name), (int, float)):
-            raise InputError(f"{path}: it has no number {name!r}; restore it")
     return scores
 
 

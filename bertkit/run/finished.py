@@ -2,19 +2,27 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bertkit.base.errors import say
+from bertkit.base.errors import InputError, say
 from bertkit.base.hub_ids import is_id
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
 from bertkit.launch.world import world_from_environment
-from bertkit.run.directory import continued_identity, has_results, is_finished, read_manifest, saved_identity
+from bertkit.run.directory import (
+    RESULT,
+    continued_identity,
+    has_results,
+    is_finished,
+    read_manifest,
+    read_scores,
+    saved_identity,
+)
 from bertkit.run.resume_rules import FINETUNE, PRETRAIN, Rules, RunSettings, identity_of
 from bertkit.run.start_weights import starting_weights
 from bertkit.settings.finetune import FinetuneSettings
@@ -22,6 +30,7 @@ from bertkit.settings.pretrain import PretrainSettings
 from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
+from bertkit.tasks.scoring.metrics import keys_of
 
 
 def is_finetuned(given: FinetuneSettings, read: TrainingData | None = None) -> bool:
@@ -33,6 +42,22 @@ def is_finetuned(given: FinetuneSettings, read: TrainingData | None = None) -> b
         return fingerprint(splits.train, splits.dev)
 
     return _is_done(settings, FINETUNE, {}, fingerprint_of_splits)
+
+
+class Measured(NamedTuple):
+    """What a finished run of fine-tuning measured."""
+
+    values: dict[str, float]  # the task's metrics
+    is_degenerate: bool  # whether it predicts the same for every example
+
+
+def read_metrics(run_dir: Path, metrics: Sequence[str], file: str = RESULT) -> Measured:
+    """Read the metrics of a finished run; raises InputError if one is missing."""
+    scores, names = read_scores(run_dir, file), keys_of(metrics)
+    for name in names:
+        if not isinstance(scores.get(name), (int, float)):
+            raise InputError(f"{run_dir / file}: it has no number {name!r}; restore it")
+    return Measured({name: scores[name] for name in names}, bool(scores.get("is_degenerate")))
 
 
 def is_pretrained(given: PretrainSettings) -> bool:

@@ -16,7 +16,6 @@ from bertkit.tasks.reading import readers
 from bertkit.tasks.scoring.evaluation import evaluation
 from bertkit.tasks.trainable import task_of
 from bertkit.train.accelerator import ending_together, make_accelerator, ranks_in
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 
 def run(settings: EvaluateSettings) -> None:
@@ -57,8 +56,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))
     accelerator = make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds)
     with ending_together(accelerator):
-        model = opened.model.to(accelerator.device)
-        predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[accelerator.device.type], model)
+        predictor = opened.predictor(settings.precision, accelerator.device)
         scored = score_split(ranks_in(accelerator), predictor, task, examples, features)
     if not world_from_environment().is_main:
         return None

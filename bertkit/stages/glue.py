@@ -11,28 +11,20 @@ Results that are already in a run directory are not computed again.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from bertkit.base.errors import InputError, NumericsError, say
 from bertkit.base.files import to_json, write_durably
 from bertkit.display.report import glue_table
-from bertkit.inference.forward import predict_distributed
-from bertkit.inference.task_model import open_task_model
-from bertkit.launch import launcher, world
-from bertkit.run.directory import read_scores
-from bertkit.run.finished import is_finetuned
+from bertkit.inference.predictor import predict_split
+from bertkit.launch import launcher
+from bertkit.run.finished import is_finetuned, read_metrics
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
 from bertkit.tasks.reading import readers
-from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, SeedRun, best_of, summarise
-from bertkit.tasks.scoring.metrics import keys_of
-from bertkit.tasks.sequence import SequencePrediction
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.train.processes import ALONE, choose_device
 
 MISMATCHED = "eval_mismatched.json"  # in the run directories of MNLI
 SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
@@ -44,10 +36,7 @@ def run(settings: GlueSettings) -> None:
         counts = benchmark.check_archive(Path(settings.check), _test_indices(settings))
         say(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
-    if world.world_from_environment().size > 1 or any(task.launch.num_hosts > 1 for task in settings.runs):
-        raise InputError(
-            "glue starts its own processes, on one host: set launch.num_processes=, without torchrun, srun and launch.num_hosts="
-        )
+    launcher.check_on_one_host("glue", [task.launch for task in settings.runs])
     assert settings.model_dir is not None
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
@@ -102,45 +91,22 @@ def _finetune(settings: FinetuneSettings) -> SeedRun:
     except NumericsError as error:
         say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
         return SeedRun(settings.seed, run_dir, {}, str(error))
-    names = keys_of(settings.task.metrics)
-    result = read_scores(run_dir, names)
-    metrics = {key: result[key] for key in names}
+    result = read_metrics(run_dir, settings.task.metrics)
+    metrics = result.values
     if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
-            predicted = _predict(settings, run_dir, "dev_mismatched")
+            predicted = predict_split(run_dir / "model", settings, "dev_mismatched")
             source = predicted.source
             scores = source.task.score(source.examples, predicted.predictions)
             write_durably(run_dir / MISMATCHED, to_json(scores | {"num_examples": len(source.examples)}))
-        mismatched = read_scores(run_dir, names, MISMATCHED)
-        metrics |= {f"{key}_mismatched": mismatched[key] for key in metrics}
-    fault = "the same answer to every example" if result.get("is_degenerate") else None
+        mismatched = read_metrics(run_dir, settings.task.metrics, MISMATCHED)
+        metrics = metrics | {f"{key}_mismatched": value for key, value in mismatched.values.items()}
+    fault = "the same answer to every example" if result.is_degenerate else None
     return SeedRun(settings.seed, run_dir, metrics, fault)
 
 
 def _has_split(settings: FinetuneSettings, split: str) -> bool:
-    """Whether a split exists: in `data_dir`, or without data_dir on the hub."""
-    try:
-        path = readers.find_file(settings.task, settings.data_dir, split)
-    except InputError:
-        return False
-    return path is not None or vars(settings.task.hub)[split] is not None
-
-
-class _PredictedSplit(NamedTuple):
-    source: SplitExamples
-    predictions: list[SequencePrediction[str]]
-
-
-def _predict(settings: FinetuneSettings, run_dir: Path, split: str) -> _PredictedSplit:
-    """Predict a split with the model of a run."""
-    task, source = settings.task, readers.read_examples(settings.task, settings.data_dir, split)
-    opened = open_task_model(str(run_dir / "model"), task, {})
-    device = choose_device(settings.device)
-    model = opened.model.to(device)
-    opened = dataclasses.replace(opened, task=source.task)
-    predictor = opened.predictor(settings.precision, AUTO_MICRO_TOKENS[device.type], model)
-    features = predictor.features(source.examples)
-    return _PredictedSplit(source, predict_distributed(ALONE, predictor, source.examples, features))
+    return readers.has_split(settings.task, settings.data_dir, split)
 
 
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], directory: Path) -> list[str]:
@@ -153,7 +119,7 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], di
         path = best.directory / sheet.name
         if not path.is_file():
             say(f"-- {sheet.name}: the predictions of seed {best.seed}")
-            predicted = _predict(task_settings, best.directory, sheet.split)
+            predicted = predict_split(best.directory / "model", task_settings, sheet.split)
             write_durably(path, benchmark.table(task_settings.task, predicted.predictions))
         tables[sheet.name] = path.read_text(encoding="utf-8")
     missing = [sheet.name for sheet in benchmark.SHEETS if sheet.name not in tables]

@@ -34,7 +34,6 @@ from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.generation import GenerationExample, GenerationTask
 from bertkit.tasks.task_config import GenerationConfig
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
 
 NUM_TRIED = 32  # texts used to set the end-of-text bias of a new model
 SHARE_OF_TIES = 0.02  # share of the texts that may differ
@@ -110,7 +109,7 @@ def bertkit(args: argparse.Namespace, model_dir: Path, texts: list[str], num_bea
     search = asdict(search_of(args.max_target_length, num_beams))
     opened = open_task_model(str(model_dir), None, {"max_seq_length": args.max_seq_length, "generation": search})
     opened.model.use(fast.choose("auto"))
-    predictor = opened.predictor("fp32", AUTO_MICRO_TOKENS[args.device], opened.model.to(args.device))
+    predictor = opened.predictor("fp32", torch.device(args.device))
 
     def write(texts: list[str]) -> list[list[int]]:
         examples = [GenerationExample(str(number), text, None) for number, text in enumerate(texts)]

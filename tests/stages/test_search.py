@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Capsys, headed_model, make_text, output_of, real_data, refused, small_model, write_text
 
 from bertkit import export_model, load_predictor
@@ -116,7 +117,7 @@ def test_searcher_gives_plain_rows_in_each_order(library: Path, reader: Path) ->
     from bertkit.inference.task_model import open_task_model
 
     opened = open_task_model(str(reader), None, {"max_seq_length": 40, "spans": {"max_query_length": 11}})
-    searcher = Searcher(Library(library), opened.predictor("fp32", 2048), BOTH, 7)
+    searcher = Searcher(Library(library), opened.predictor("fp32", torch.device("cpu")), BOTH, 7)
     for order in ("search", "bert", "both"):
         actual = searcher.search("kan lon", order, 3)
         assert json.loads(json.dumps(actual)) == actual

@@ -2,6 +2,7 @@
 
 Doors:
 
+    request       reads the input to explain, and refuses a picture that the model cannot give
     explain       computes an `Explanation` of one input, and writes it as JSON
     attributions  computes how much each token contributes to a prediction, by integrated gradients
     heads         computes how much each attention head contributes to a prediction, and where it looks

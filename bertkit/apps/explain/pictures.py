@@ -32,6 +32,13 @@ MAX_LETTERS = 16  # longer tokens are cut
 ZOOM = 2.0  # PNG pixels for each SVG unit
 
 
+def draw(explanation: Explanation, layer: int | None, head: int | None) -> str:
+    """Return the SVG of an alignment, of all heads, or of one head, whose layer and number are from 1."""
+    if explanation.alignment is not None:
+        return alignment_picture(explanation, layer, head)
+    return heads_picture(explanation) if layer is None or head is None else one_head_picture(explanation, layer, head)
+
+
 def heads_picture(explanation: Explanation) -> str:
     """Draw all heads of all layers, a square each."""
     assert explanation.attentions is not None

@@ -11,5 +11,7 @@ Doors:
     questions       reading a file of questions, with the right passages if known
     snippets        the part of a passage that is shown, with the words of the question marked
     ranking         passages ranked by BM25, by vectors, by both of them, or by a reader model
+    rankings        the passages for many questions
+    readable        answers as lines for a terminal
     judging         metrics of rankings, with intervals
 """

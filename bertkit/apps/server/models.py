@@ -38,7 +38,7 @@ from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.label_kinds import NextSentence
 from bertkit.tasks.task import AnyTask, Example, Row
-from bertkit.train import micro_batches, processes
+from bertkit.train import processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
 JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
@@ -254,19 +254,19 @@ def open_models(settings: ServeSettings) -> dict[str, ServedModel]:
 def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[ServedModel]:
     device = processes.choose_device(settings.device)
     opened = open_task_model(directory, None, {}, without_head=True)
-    model, groups = opened.model.to(device), {"long_texts"} if "sequence" in opened.model.heads else set[str]()
+    model, groups = opened.model, {"long_texts"} if "sequence" in opened.model.heads else set[str]()
     groups |= {key for key in settings.task_changes if vars(opened.task.config)[key] is not None}
     opened = with_changes(opened, {key: value for key, value in settings.task_changes.items() if key in groups})
     model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
-    num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
-    texts = opened.predictor(settings.precision, num_tokens, model, settings.top_k)
+    texts = opened.predictor(settings.precision, device, settings.batch_tokens, settings.top_k)
     task = _task_of(opened, settings)
     predictor = texts if task is None else dataclasses.replace(texts, task=task)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
-        embedder = Embedder(copy_sharing_weights(model, ()), opened.tokenizer, pooling, settings.precision, num_tokens)
+        shared = copy_sharing_weights(model, ())
+        embedder = Embedder(shared, opened.tokenizer, pooling, settings.precision, texts.micro_tokens)
     except InputError as error:  # bertkit does not have this kind of pooling
         embedder = error
     yield ServedModel(name, "embedding" if task is None else task.kind, predictor, embedder, texts)

@@ -195,6 +195,15 @@ def find_file(task: TaskConfig, data_dir: str | None, split: str) -> Path | None
     return next(iter(find_files(task, data_dir, split)), None)
 
 
+def has_split(task: TaskConfig, data_dir: str | None, split: str) -> bool:
+    """Return whether a split exists: in `data_dir`, or without data_dir on the hub."""
+    try:
+        path = find_file(task, data_dir, split)
+    except InputError:
+        return False
+    return path is not None or vars(task.hub)[split] is not None
+
+
 def find_files(task: TaskConfig, data_dir: str | None, split: str) -> list[Path]:
     """Return the files of a split; none if it comes from the hub; raises InputError if none matches, or several do for a task that reads one."""
     names = names_of(vars(task.files)[split])
