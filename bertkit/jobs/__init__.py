@@ -1,7 +1,8 @@
-"""What is trained: the jobs of pretraining and fine-tuning, planned from settings; how they begin, and what they measure.
+"""What is made: a prepared dataset; and the jobs of pretraining and fine-tuning, planned from settings, how they begin, and what they measure.
 
 Doors:
 
+    preparation        a dataset from text, or from its shards
     pretraining        the job of pretraining, and its plan
     pretraining_start  the model with which pretraining begins
     phases             the sequence length of every step of pretraining
