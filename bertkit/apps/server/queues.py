@@ -40,7 +40,7 @@ class Call(Protocol[InputsT, ComputedT]):
 
 
 @dataclass(eq=False, slots=True)
-class Job(Generic[InputsT, ResultT]):
+class Waiting(Generic[InputsT, ResultT]):
     """A waiting request."""
 
     call: Call[InputsT, ResultT]
@@ -58,7 +58,7 @@ class Job(Generic[InputsT, ResultT]):
             self.future.set_result(result)
 
 
-AnyJob = Job[Any, Any]
+AnyWaiting = Waiting[Any, Any]
 
 
 class Queue:
@@ -71,8 +71,8 @@ class Queue:
     def __init__(self, max_waiting: int, batch_size: int, max_seconds: float, waiting: Gauge) -> None:
         self.max_waiting, self.batch_size, self.max_seconds = max_waiting, batch_size, max_seconds
         self._num_waiting = waiting  # of all queues
-        self._waiting: deque[AnyJob] = deque()
-        self._computed: list[AnyJob] = []
+        self._waiting: deque[AnyWaiting] = deque()
+        self._computed: list[AnyWaiting] = []
         self._refusal: RefusedError | None = None  # of all jobs
         self._changed = threading.Condition()
         self._is_closed = False
@@ -90,7 +90,7 @@ class Queue:
             message = f"{len(self._waiting)} requests are waiting; try again in {seconds} s"
             raise RefusedError(429, "queue_full", message, {"retry-after": str(seconds)})
         future: asyncio.Future[ResultT] = self._loop.create_future()
-        job = Job(call, inputs, size, future)
+        job = Waiting(call, inputs, size, future)
         with self._changed:
             self._waiting.append(job)
             self._num_waiting.inc()
@@ -126,7 +126,7 @@ class Queue:
         for job in jobs:
             job.finish(error)
 
-    def _compute(self, call: Call[Any, object], jobs: list[AnyJob]) -> None:
+    def _compute(self, call: Call[Any, object], jobs: list[AnyWaiting]) -> None:
         """Compute jobs together; if that fails, compute each alone, so that only those fail that would fail alone."""
         try:
             results = call.compute([job.inputs for job in jobs])
@@ -138,9 +138,9 @@ class Queue:
             results = [_client_error(error)]
         self._loop.call_soon_threadsafe(_finish, jobs, results)
 
-    def _take(self) -> list[AnyJob]:
+    def _take(self) -> list[AnyWaiting]:
         """Wait for jobs, and take the first ones up to the batch size; returns none when the queue is closed and empty."""
-        taken: list[AnyJob] = []
+        taken: list[AnyWaiting] = []
         size = 0
         with self._changed:
             while True:
@@ -154,7 +154,7 @@ class Queue:
                     return taken
                 self._changed.wait()
 
-    def _time_out(self, job: AnyJob) -> None:
+    def _time_out(self, job: AnyWaiting) -> None:
         """Refuse a job that has waited too long."""
         with self._changed:
             if job not in self._waiting:  # it is being computed
@@ -177,6 +177,6 @@ def _client_error(error: BaseException) -> Exception:
     return RefusedError(500, "failed", message)
 
 
-def _finish(jobs: Sequence[AnyJob], results: Sequence[object]) -> None:
+def _finish(jobs: Sequence[AnyWaiting], results: Sequence[object]) -> None:
     for job, result in zip(jobs, results, strict=True):
         job.finish(result)
