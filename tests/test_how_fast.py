@@ -4,6 +4,7 @@ The systems run in one process here, and nothing is compiled; with `-m slow` the
 """
 
 import functools
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -20,7 +21,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import output_of
+from conftest import headed_model, output_of
+
+from bertkit import export_model
+from bertkit.cli import run as run_command
+from bertkit.data.corpus.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes" / "how_fast"
 HERE = """
@@ -99,6 +104,51 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
     patterns = measured(tmp_path / "attention")
     assert len(patterns) == 4
     assert all(point["seconds"] > 0 for each in patterns for point in each["points"])
+
+
+PACKAGES = {"Hugging Face": "torch", "onnxruntime": "onnxruntime", "OpenVINO": "openvino", "CTranslate2": "ctranslate2"}
+
+
+@pytest.mark.parametrize(
+    ("engines", "options"),
+    [(("Hugging Face", "CTranslate2"), []), pytest.param(tuple(PACKAGES), ["onnx=int8"], marks=pytest.mark.slow)],
+)
+def test_engines_that_are_installed_are_scored_on_each_task(
+    engines: tuple[str, ...], options: list[str], tokenizer: Tokenizer, tmp_path: Path, python: Path
+) -> None:
+    words = [word for word in tokenizer.vocab if word.isalpha()]
+    for task, folder, header in (("sst2", "SST-2", "sentence"), ("qqp", "QQP", "question1\tquestion2")):
+        labels = {"sst2": ("negative", "positive"), "qqp": ("not_duplicate", "duplicate")}[task]
+        model = headed_model(tokenizer, "sequence", scale=3, labels=labels, max_position_embeddings=128)
+        export_model(model, tokenizer, tmp_path / f"{task}-in")
+        made = [
+            "export",
+            f"model_dir={tmp_path / task}-in",
+            "head=task",
+            *options,
+            f"output_dir={tmp_path / 'all' / task}",
+        ]
+        assert run_command(made) == 0
+        columns = header.count("\t") + 1
+        texts = ["\t".join(" ".join(words[n + k : 2 * n + 3]) for k in range(columns)) for n in range(13)]
+        rows = [f"{text}\t{n % 2}" for n, text in enumerate(texts)]
+        (tmp_path / folder).mkdir()
+        label = "label" if task == "sst2" else "is_duplicate"
+        (tmp_path / folder / "dev.tsv").write_text("\n".join([f"{header}\t{label}", *rows, ""]))
+    words = ["--exports", str(tmp_path / "all"), "--tasks", "sst2", "qqp", "--data-dir", str(tmp_path), "--rounds", "1"]
+    words += ["--num-texts", "11", "--engines", *engines, "--output", str(tmp_path / "figures")]
+    output = output_of([python, "-c", HERE, FOLDER, json.dumps([("engines", words)])])
+    missing = [name for name in engines if importlib.util.find_spec(PACKAGES[name]) is None]
+    assert {line.split(" fp32")[0] for line in output.splitlines() if "fp32 is left out: " in line} == set(missing)
+    results = measured(tmp_path / "figures")
+    kinds = [1 if name == "Hugging Face" else 2 for name in engines if name not in missing]
+    assert [each["task"] for each in results] == ["sst2"] * (1 + sum(kinds)) + ["qqp"] * (1 + sum(kinds))
+    for each in results:
+        metric, score, difference, error = each["quality"].replace("(", "").replace(")", "").replace(",", "").split()
+        assert metric == {"sst2": "accuracy", "qqp": "f1"}[each["task"]]
+        assert 0 <= float(score) <= 100
+        assert each["rate"] > 0
+        assert "int8" in each["name"] or (float(difference), float(error)) == (0, 0), each
 
 
 def check_gpu(folder: Path, message: str) -> None:

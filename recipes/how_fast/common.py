@@ -65,7 +65,7 @@ MODEL: Options = {
 PRECISION: Options = {"--precision": {"default": "fp32", "choices": ["fp32", "bf16"]}}
 STEPS: Options = {
     "--steps-per-round": {"type": int, "default": 3},
-    "--compiled": {"action": "store_true", "help": "also compile Hugging Face on a CPU, which takes minutes"},
+    "--compiled": {"action": "store_true", "help": "also compile both sides on a CPU, which takes minutes"},
 }
 PLAIN: Options = {"--plain": {"action": "store_true", "help": "also measure bertkit with kernels=plain"}}
 TEXTS: Options = {"--num-texts": {"type": int, "default": 256}}

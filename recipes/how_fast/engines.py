@@ -1,18 +1,17 @@
-"""A classifier, or an encoder, in bertkit and in other engines, in float32 and in int8: texts per second, and what int8 costs.
+"""Classifiers, or an encoder, in bertkit and in other engines, in float32 and in int8: texts per second, and what int8 costs on each task.
 
-    python recipes/how_fast/engines.py --export EXPORT --rows dev.tsv --clock processor
-    python recipes/how_fast/engines.py --export EXPORT --rows dev.tsv --clock processor --vectors
+    python recipes/how_fast/engines.py --exports EXPORTS --tasks sst2 mrpc --data-dir GLUE --clock processor
+    python recipes/how_fast/engines.py --exports EXPORTS --tasks sst2 --data-dir GLUE --clock processor --vectors
 
-EXPORT is made by `bertkit export model_dir=RUN head=task onnx=int8 output_dir=EXPORT`. The rows are a table with a header, its text in the columns
-`sentence`, `sentence1`, `sentence2` or `question`, and a column `label`. All engines sort the texts by length, in batches of 32. An engine that is not installed is left out
-(`pip install onnxruntime openvino ctranslate2`).
+EXPORTS has a folder for each task, named after it, from `bertkit export model_dir=RUN head=task onnx=int8 output_dir=EXPORTS/sst2` (for vectors,
+head=encoder). GLUE holds the folders of the tasks; the texts are those of their dev files. All engines sort the texts by length, in batches of 32. An
+engine that is not installed is left out (`pip install onnxruntime openvino ctranslate2`).
 """
 
 import argparse
-import csv
+import dataclasses
 import functools
 import importlib.util
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,19 +25,32 @@ from numpy.typing import NDArray
 from rounds import Ready, System, gap, measure, report, summarise
 from training import transformers
 
+from bertkit.base.typed_settings import build
 from bertkit.display.page import Table
 from bertkit.inference.embedding import load_embedder
 from bertkit.inference.predictor import load_predictor
 from bertkit.kernels.fast import keep_freed_memory
+from bertkit.settings.evaluate import EvaluateSettings
+from bertkit.settings.reading.compose import compose_values
+from bertkit.tasks.label_kinds import OneLabel
+from bertkit.tasks.reading.readers import read_examples
+from bertkit.tasks.reading.source import SplitExamples
 
 BATCH, LONGEST = 32, 128
 TOLERANCE = 1e-3  # of a probability or an element of a vector of length 1, in float32
+NAMES = ("Hugging Face", "onnxruntime", "OpenVINO", "CTranslate2")
 ENGINES: Options = {
-    "--export": {"type": Path, "required": True, "help": "an export with onnx=int8"},
-    "--rows": {"type": Path, "required": True, "help": "a table with texts and labels"},
+    "--exports": {"type": Path, "required": True, "help": "a folder with an export for each task, made with onnx=int8"},
+    "--tasks": {
+        "nargs": "+",
+        "required": True,
+        "help": "tasks of one text or a pair, and a label: sst2, mrpc, cola, qqp, ...",
+    },
+    "--data-dir": {"type": Path, "required": True, "help": "the folder with the folders of the tasks"},
+    "--engines": {"nargs": "+", "default": NAMES, "choices": NAMES, "help": "beside bertkit; default: all"},
     "--vectors": {"action": "store_true", "help": "vectors (mean pooling) instead of predictions"},
     "--compiled": {"action": "store_true", "help": "also compile Hugging Face, which takes a minute"},
-    "--num-texts": {"type": int, "default": 1000, "help": "at most so many rows"},
+    "--num-texts": {"type": int, "default": 1000, "help": "at most so many examples of a task"},
     "--device": {"default": "cpu", "choices": ["cpu"]},
 }
 Floats = NDArray[np.float32]
@@ -47,51 +59,81 @@ Run = Callable[[dict[str, NDArray[np.int64]]], Floats]  # a padded batch -> logi
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the comparison and print its table."""
+    """Run the comparison on each task and print its table."""
     args = parsed(__doc__, arguments, ENGINES, PRECISION, ROUNDS)
-    texts, labels = read(args.rows, args.num_texts)
-    results: list[Floats] = []
+    results: list[dict[str, Any]] = []
+    tables = []
+    for task in args.tasks:
+        of_task = compared(args, task)
+        results += of_task
+        unit = "lowest cosine to float32" if args.vectors else "score (difference to float32, its standard error)"
+        rows = [
+            (each["name"], f"{each['rate']:.0f}", f"{each['ratio']:.2f} ({each['ratio_low']:.2f} - {each['ratio_high']:.2f})", each["quality"])
+            for each in of_task
+        ]  # fmt: skip
+        tables.append(Table(task, ("", "texts/s", "ratio (lowest - highest)", unit), rows))
+    report(args, "texts/s", results, tables)
+
+
+def compared(args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
+    """Measure all engines on a task; return the figures of each, `quality` among them."""
+    export = args.exports / task
+    split = dev_split(task, args.data_dir, args.num_texts)
+    texts: Texts = [(each.text,) if each.text_pair is None else (each.text, each.text_pair) for each in split.examples]
+    found: list[Floats] = []
 
     def kept(result: Floats, reference: Floats) -> Floats:
-        results.append(result)
+        found.append(result)
         return np.asarray(gap(result, reference))
 
     with tempfile.TemporaryDirectory() as folder:
-        compared = systems(args, texts, Path(folder))
-        measured = measure(args, compared, differ=kept)
-    table = summarise(measured)
-    score = similarity if args.vectors else accuracy
-    scores = [score(result, results[0], labels) for result in results]
-    rows = [
-        (each["name"], f"{each['rate']:.0f}", f"{each['ratio']:.2f} ({each['ratio_low']:.2f} - {each['ratio_high']:.2f})", f"{of_each:.2f}")
-        for each, of_each in zip(table, scores, strict=True)
-    ]  # fmt: skip
-    name = "cosine to float32, lowest" if args.vectors else f"accuracy on {len(texts)} rows"
-    report(args, "texts/s", table, [Table("", ("", "texts/s", "ratio (lowest - highest)", name), rows)])
+        measured = measure(args, systems(args, export, texts, Path(folder)), task, differ=kept)
+    quality = [similarity(each, found[0]) if args.vectors else scored(split, each, found[0]) for each in found]
+    return [{**each, "task": task, "quality": what} for each, what in zip(summarise(measured), quality, strict=True)]
 
 
-def read(path: Path, most: int) -> tuple[Texts, list[str]]:
-    """Read texts, or pairs of them, and labels."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(itertools.islice(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), most))
-    columns = [name for name in ("question", "sentence", "sentence1", "sentence2") if name in rows[0]]
-    return [tuple(row[name] for name in columns) for row in rows], [row["label"] for row in rows]
+def dev_split(task: str, data_dir: Path, most: int) -> SplitExamples:
+    """Read the first examples of a task's dev file, in the order of the task's labels."""
+    values = {"model_dir": "-", "task": task, "data_dir": str(data_dir)}
+    settings = build(EvaluateSettings, compose_values("evaluate", values))
+    assert settings.task is not None
+    split = read_examples(settings.task, settings.data_dir, "dev")
+    return dataclasses.replace(split, examples=split.examples[:most])
 
 
-def accuracy(result: Floats, reference: Floats, labels: list[str]) -> float:
-    """Return the percentage of rows whose label has the highest probability; labels sort as their numbers do."""
-    names = np.unique(labels)
-    return float(100 * np.mean(names[result.argmax(1)] == np.asarray(labels)))
+def scored(split: SplitExamples, result: Floats, reference: Floats) -> str:
+    """Return the task's own metric in points, its difference to the reference, and the standard error of that difference.
+
+    The standard error is that of a bootstrap: 500 samples of the examples, the same for both.
+    """
+    task, examples = split.task, split.examples
+    if not isinstance(task, OneLabel):
+        raise SystemExit(f"error: --tasks {task.config.name}: expected tasks with one label for each text or pair")
+    metric = task.config.best_metric
+    ours, theirs = (
+        [task.prediction(each.id, row) for each, row in zip(examples, rows, strict=True)]
+        for rows in (result, reference)
+    )
+
+    def points(predictions: Sequence[Any], places: Sequence[int]) -> float:
+        chosen = [[values[place] for place in places] for values in (examples, predictions)]
+        return float(100 * task.score(chosen[0], chosen[1])[metric])
+
+    every = range(len(examples))
+    samples = np.random.default_rng(0).choice(len(examples), (500, len(examples)))
+    errors = [points(ours, places) - points(theirs, places) for places in samples.tolist()] if ours != theirs else [0.0]
+    mine, their = points(ours, every), points(theirs, every)
+    return f"{metric} {mine:.1f} ({mine - their:+.1f}, {np.std(errors):.1f})"
 
 
-def similarity(result: Floats, reference: Floats, labels: list[str]) -> float:
+def similarity(result: Floats, reference: Floats) -> str:
     """Return the lowest cosine between a vector and that in float32."""
-    return float((result * reference).sum(1).min())
+    return f"{(result * reference).sum(1).min():.2f}"
 
 
-def systems(args: argparse.Namespace, texts: Texts, folder: Path) -> list[System]:
-    """List bertkit and the engines that are installed."""
-    found = [System("bertkit fp32", functools.partial(bertkit, args, texts))]
+def systems(args: argparse.Namespace, export: Path, texts: Texts, folder: Path) -> list[System]:
+    """List bertkit and the chosen engines that are installed."""
+    found = [System("bertkit fp32", functools.partial(bertkit, args, export, texts))]
     ways = [("Hugging Face", torch_run, "fp32", "torch")]
     ways += [("Hugging Face compiled", torch_run, "fp32", "torch")] if args.compiled else []
     ways += [
@@ -104,23 +146,25 @@ def systems(args: argparse.Namespace, texts: Texts, folder: Path) -> list[System
         for number in ("fp32", "int8")
     ]
     for name, load, number, package in ways:
+        if not name.startswith(tuple(args.engines)):
+            continue
         if importlib.util.find_spec(package) is None:
             print(f"{name} {number} is left out: {package} is not installed")
             continue
-        run = functools.partial(load, args, number, folder / name.lower(), "compiled" in name)
+        run = functools.partial(load, args, export, number, folder / name.lower(), "compiled" in name)
         tolerance = TOLERANCE if number == "fp32" else math.inf
-        found.append(System(f"{name} {number}", functools.partial(engine, args, texts, run), tolerance))
+        found.append(System(f"{name} {number}", functools.partial(engine, args, export, texts, run), tolerance))
     return found
 
 
-def bertkit(args: argparse.Namespace, texts: Texts) -> Ready:
+def bertkit(args: argparse.Namespace, export: Path, texts: Texts) -> Ready:
     """Predict, or embed, as the commands do."""
     settings = {"precision": args.precision, "device": "cpu", "max_seq_length": LONGEST}
     if args.vectors:
-        embedder = load_embedder(args.export, "mean", True, **settings)
+        embedder = load_embedder(export, "mean", True, **settings)
         firsts = [first for first, *_ in texts]
         return Ready(lambda: embedder.embed(firsts)[0], lambda number: len(embedder.embed(firsts)[0]))
-    predictor = load_predictor(args.export, **settings)
+    predictor = load_predictor(export, **settings)
     rows: list[Any] = [each if len(each) > 1 else each[0] for each in texts]
 
     def answer() -> Floats:
@@ -129,10 +173,10 @@ def bertkit(args: argparse.Namespace, texts: Texts) -> Ready:
     return Ready(answer, lambda number: len(answer()))
 
 
-def engine(args: argparse.Namespace, texts: Texts, load: Callable[[], Run]) -> Ready:
+def engine(args: argparse.Namespace, export: Path, texts: Texts, load: Callable[[], Run]) -> Ready:
     """Predict, or embed, in batches that are sorted by length, with bertkit's allocator setting."""
     keep_freed_memory()
-    tokenizer: Any = transformers().AutoTokenizer.from_pretrained(args.export)
+    tokenizer: Any = transformers().AutoTokenizer.from_pretrained(export)
     run = load()
     columns = [list(each) for each in zip(*texts, strict=True)][: 1 if args.vectors else None]
 
@@ -159,11 +203,11 @@ def engine(args: argparse.Namespace, texts: Texts, load: Callable[[], Run]) -> R
     return Ready(answer, lambda number: len(answer()))
 
 
-def torch_run(args: argparse.Namespace, number: str, folder: Path, is_compiled: bool) -> Run:
+def torch_run(args: argparse.Namespace, export: Path, number: str, folder: Path, is_compiled: bool) -> Run:
     """Load the model of transformers."""
     found = transformers()
     loaded = found.AutoModel if args.vectors else found.AutoModelForSequenceClassification
-    model = loaded.from_pretrained(args.export, attn_implementation="sdpa").eval()
+    model = loaded.from_pretrained(export, attn_implementation="sdpa").eval()
     called = torch.compile(model, dynamic=True) if is_compiled else model
 
     @torch.no_grad()
@@ -174,43 +218,43 @@ def torch_run(args: argparse.Namespace, number: str, folder: Path, is_compiled: 
     return run
 
 
-def graph_of(args: argparse.Namespace, number: str) -> str:
+def graph_of(export: Path, number: str) -> str:
     """Return the file of a number format in the export."""
-    return str(args.export / "onnx" / ("model.onnx" if number == "fp32" else "model_quantized.onnx"))
+    return str(export / "onnx" / ("model.onnx" if number == "fp32" else "model_quantized.onnx"))
 
 
-def onnx_run(args: argparse.Namespace, number: str, folder: Path, is_compiled: bool) -> Run:
+def onnx_run(args: argparse.Namespace, export: Path, number: str, folder: Path, is_compiled: bool) -> Run:
     """Load the export in onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.num_threads
-    session = onnxruntime.InferenceSession(graph_of(args, number), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(graph_of(export, number), options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
     return lambda batch: session.run(None, {name: batch[name] for name in names})[0]
 
 
-def openvino_run(args: argparse.Namespace, number: str, folder: Path, is_compiled: bool) -> Run:
+def openvino_run(args: argparse.Namespace, export: Path, number: str, folder: Path, is_compiled: bool) -> Run:
     """Load the export in OpenVINO."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": args.num_threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
-    model = openvino.Core().compile_model(graph_of(args, number), "CPU", settings)
+    model = openvino.Core().compile_model(graph_of(export, number), "CPU", settings)
     names = [each.any_name for each in model.inputs]
     return lambda batch: model({name: batch[name] for name in names})[0]
 
 
-def ctranslate_run(args: argparse.Namespace, number: str, folder: Path, is_compiled: bool) -> Run:
+def ctranslate_run(args: argparse.Namespace, export: Path, number: str, folder: Path, is_compiled: bool) -> Run:
     """Convert the export for CTranslate2, which pads by itself and has the encoder and the pooler; the classifier is a product here."""
     import ctranslate2
 
     if not folder.exists():
-        ctranslate2.converters.TransformersConverter(str(args.export)).convert(str(folder))
+        ctranslate2.converters.TransformersConverter(str(export)).convert(str(folder))
     kind = "float32" if number == "fp32" else "int8"
     encoder = ctranslate2.Encoder(str(folder), device="cpu", compute_type=kind, intra_threads=args.num_threads)
     classifier = None
     if not args.vectors:
-        found = transformers().AutoModelForSequenceClassification.from_pretrained(args.export).classifier
+        found = transformers().AutoModelForSequenceClassification.from_pretrained(export).classifier
         classifier = found.weight.detach().numpy().T, found.bias.detach().numpy()
 
     def run(batch: dict[str, NDArray[np.int64]]) -> Floats:

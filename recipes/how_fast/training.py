@@ -159,22 +159,27 @@ def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: 
     default = "padded to max_seq_length" if isinstance(batches, Pairs) else "padded to the longest"
     theirs = [(each, way) for each in dict.fromkeys(("fp32", precision)) for way in (default, "grouped by length")]
     theirs += [(precision, "compiled")] if args.device == "cuda" or args.compiled else []
+    theirs += [(precision, "grouped by length, compiled")] if args.compiled and args.device == "cpu" else []
     found = {
         f"Hugging Face {each}, {way}": functools.partial(hugging_face, training, each, way) for each, way in theirs
     }
     found[f"bertkit {precision}"] = functools.partial(bertkit, training, precision)
+    if args.compiled and args.device == "cpu":
+        found[f"bertkit {precision}, compiled"] = functools.partial(bertkit, training, precision, is_compiled=True)
     if args.plain:
         found[f"bertkit {precision}, kernels=plain"] = functools.partial(bertkit, training, precision, is_plain=True)
     return [System(name, load, TOLERANCE) for name, load in found.items()]
 
 
-def bertkit(training: Training, precision: str, is_plain: bool = False) -> Ready:
+def bertkit(training: Training, precision: str, is_plain: bool = False, is_compiled: bool = False) -> Ready:
     """Train with the loop of `pretrain` and `finetune`."""
     accelerator = make_accelerator(training.device, 1)
     loaded, _ = load_packed(training.model_dir)
     loaded.use(fast.choose("plain" if is_plain else "auto"))
-    if training.device == "cuda" and not is_plain and missing_for("cuda") is None:
+    is_on_gpu = training.device == "cuda" and not is_plain and missing_for("cuda") is None
+    if is_compiled or is_on_gpu:
         compile_layers(loaded.bert.encoder)
+    if is_on_gpu:
         record_passes(loaded)
     model = accelerator.prepare(loaded.train())
     config = OptimizerConfig("adamw", 1e-4, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
