@@ -46,6 +46,7 @@ from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.objective import MaskedLM, Objective, checked, name_of, options_of
 from bertkit.run.directory import read_scores, saved_identity
+from bertkit.run.fitting import check_dataset
 from bertkit.run.job import AnyJob, SettingsT
 from bertkit.run.opening import check
 from bertkit.run.resume_rules import identity_of
@@ -139,8 +140,6 @@ class Pretraining(_FromPython, PretrainingJob):
             and f"model: has the heads {named(model.heads) or 'none'}, the objective trains {named(heads) or 'none'}; make a model with "
             "them by new_model(..., objective=)",
             batch_sequences < 1 and f"batch_sequences={batch_sequences}: expected at least 1",
-            data.tokenizer.vocab_size > config.vocab_size
-            and f"model: has {config.vocab_size} tokens, the dataset {data.tokenizer.vocab_size}; take a model of its vocabulary",
             config.too_long("max_seq_length", max_seq_length, "max_seq_length"),
         )
         own = {"model": "base", "seed": seed, "precision": precision, "data_dir": data.directory, "output_dir": "-"}
@@ -154,6 +153,7 @@ class Pretraining(_FromPython, PretrainingJob):
         kind: Literal["pairs", "full_sentences"] = "pairs" if has_pairs else "full_sentences"
         is_next, name = "next_token" in model.heads, name_of(objective)
         segments = SegmentsConfig(kind, max_seq_length, 0.1, "nsp" if has_pairs else "none")
+        check_dataset(config, data, segments, model.source)
         described = dataclasses.replace(
             chosen,
             model=BertShape(**{field.name: getattr(config, field.name) for field in dataclasses.fields(BertShape)}),

@@ -278,6 +278,19 @@ def test_a_loaded_model_is_pretrained_in_place(prepared_dir: Path) -> None:
     assert names == ["Own", "next_token"]
 
 
+def test_a_loaded_model_of_another_vocabulary_of_the_same_size_is_refused(prepared_dir: Path, tmp_path: Path) -> None:
+    data = bertkit.open_dataset(prepared_dir)
+    *others, last, first = data.tokenizer.vocab
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in [*others, first, last]))
+    model = bertkit.new_model("tiny", data.tokenizer)
+    loaded = bertkit.load_model(bertkit.export_model(model, bertkit.load_tokenizer(vocab), tmp_path / "model"))
+    with pytest.raises(
+        InputError, match=f"token {len(others)} is {re.escape(repr(first))} and {re.escape(repr(last))}"
+    ):
+        bertkit.Pretraining(loaded, data)
+
+
 def test_a_job_that_learns_numbers_writes_its_model_in_their_units(start: Path) -> None:
     rows = [{"text": row["text"], "label": 1500.0 if row["label"] == "yes" else 2500.0} for row in ROWS]
     words: dict[str, Any] = {"task": "regression", "batch": {"sequences": 8}, "task.max_seq_length": 16}

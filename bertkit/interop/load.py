@@ -169,6 +169,7 @@ def load_directory(
     new = fit(stored, expected, needs_pooler, is_new_decoder=decoder is not None and stored.config.decoder is None)
     # not `to_empty`, which imports sympy; a weight with two names stays one
     empty = {each: nn.Parameter(torch.empty(each.shape)) for each in expected.values()}
+    model.source = directory
     named = model.named_parameters(remove_duplicate=False)
     model.load_state_dict({name: empty[each] for name, each in named}, assign=True)
     if new:

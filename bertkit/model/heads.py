@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ class BertWithHeads(nn.Module):
 
     fast = ANYWHERE
     records_passes = False  # set by `recorded.record_passes`
+    source: Path | None = None  # the directory that it was loaded from
 
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
         """Build the encoder and some heads; one that is pooled needs the pooler.
