@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.layout import Layout, pad
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.head.head import Targets, head_of
 from bertkit.model.heads import BertOutput, BertWithHeads
+from bertkit.model.positions import counts_distances
 
 
 class Unpadded(NamedTuple):
@@ -86,8 +88,9 @@ class PaddedBert(nn.Module):
             decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, a sequence has no token, the inputs have other
-                shapes, or attention weights are requested in training mode.
+            ValueError: the sequences are longer than the model's positions, a sequence has no token, or has 0 in
+                its mask between tokens whose distance counts; the inputs have other shapes, or attention weights are requested in
+                training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
         tokens, written = (
@@ -151,12 +154,23 @@ class PaddedBert(nn.Module):
             raise ValueError(
                 f"input_ids: padding, token {pad}, among the tokens of a text, where it has no position; set attention_mask to 0 there"
             )
+        if counts_distances(self.config) and bool(_has_gap(mask).any()):
+            raise ValueError(
+                "attention_mask: 0 between the tokens of a text, from whose places this model counts distances; leave them out of "
+                "input_ids"
+            )
         return _Inputs(ids, mask, types)
 
     def _check_length(self, name: str, ids: Tensor) -> None:
         limit = self.config.max_position_embeddings
         if ids.shape[1] > limit:
             raise ValueError(f"{name}: {ids.shape[1]} tokens exceed max_position_embeddings={limit}; truncate them")
+
+
+def _has_gap(attention_mask: Tensor) -> Tensor:
+    """Whether each sequence of a mask, (B, T), has a 0 between two ones: (B,)."""
+    begins = F.pad(attention_mask.bool(), (1, 0)).int().diff(dim=1) > 0
+    return begins.sum(1) > 1
 
 
 def unpad(attention_mask: Tensor, name: str = "attention_mask", skips_padding: bool = False) -> Unpadded:

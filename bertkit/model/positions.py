@@ -18,7 +18,7 @@ from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Group, on_device
 from bertkit.kernels.linear import Dropout, Embedding, Linear, is_on_cpu
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.slots import Positions, make_pattern
+from bertkit.model.slots import Positions, changes_weights, class_of, make_pattern
 
 LONGEST_WAVE = 10_000.0  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
@@ -333,3 +333,12 @@ def distance_rows(reach: int, max_distance: int, num_buckets: int, num_rows: int
         buckets = torch.ceil(logs * (half - 1)) + half
         distances = torch.where(distances.abs() <= half, distances, (buckets * distances.sign()).long())
     return (distances + num_rows // 2).clamp(0, num_rows - 1)
+
+
+def counts_distances(config: BertConfig) -> bool:
+    """Whether attention depends on how many tokens are between two others: by relative positions, or by a window."""
+    pattern = make_pattern(config.attention)
+    ranges = {pattern.of_layer(layer).key_range for layer in range(config.num_hidden_layers)}
+    return not ranges <= {(-1, -1), (-1, 0)} or changes_weights(
+        class_of(config)
+    )  # the ranges of all tokens, and of those before
