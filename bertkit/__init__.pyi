@@ -557,6 +557,7 @@ def glue(
     output_dir: _Path | None = None,
     tasks: Sequence[str] = ['cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte', 'wnli', 'ax'],
     seeds: Sequence[int] = [0, 1, 2, 3, 4],
+    together: bool = False,
     check: _Path | None = None,
     overwrite: bool = False,
     num_epochs: float | Literal['auto'] = 'auto',

@@ -72,6 +72,7 @@ CHARTS = (
 )
 TASK_CHARTS = (
     Curves("Loss", (("loss", "training"), ("eval_loss", "dev"))),
+    Curves("Mean score of several tasks", (("eval_score", "dev"),)),
     Curves("Accuracy", (("sequence_accuracy", "training"), ("eval_accuracy", "dev"))),
     Curves("F1", (("eval_f1", "dev"), ("eval_overall_f1", "dev, of entities"), ("eval_f1_macro", "dev, macro"))),
     Curves("Correlation", (("eval_pearson", "Pearson, dev"), ("eval_spearmanr", "Spearman, dev"))),

@@ -8,6 +8,8 @@ Doors:
     phases             the sequence length of every step of pretraining
     run_length         the number of steps, and how long they take
     finetuning         the job of fine-tuning, and its plan
+    together           the job of fine-tuning on several tasks at once, made of their jobs
+    checks             what the user's files say before torch is imported
     plain              the training of a job without a directory
     task_data          the training and dev examples of a task, as features; truncation
 """

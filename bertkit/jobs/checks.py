@@ -18,6 +18,7 @@ from bertkit.settings.reading.overrides import read_words
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.kinds import Inferred, infer_task
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
+from bertkit.tasks.scoring.benchmark import SHEETS, Sheet
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import task_of
 
@@ -73,3 +74,42 @@ def check_input(settings: InputSettings) -> None:
     if path.is_file() or path.is_dir() or not path.exists():
         with opened_input(str(path)) as (file, _):
             unpacked(file, path)
+
+
+def check_suite(tasks: Sequence[FinetuneSettings]) -> None:
+    """Read every split of every task of GLUE, to refuse wrong files now, not after hours of training."""
+    faults: dict[str, str] = {}
+    for settings in tasks:
+        try:
+            if settings.task.name != "ax":
+                read_training_data(settings)
+            for split in ("dev_mismatched", "test", "test_mismatched"):
+                if has_split(settings, split):
+                    readers.read_examples(settings.task, settings.data_dir, split)
+        except InputError as error:
+            faults[settings.task.name] = str(error)
+    if faults:
+        left_out = {*faults, "ax"} if "mnli" in faults else set(faults)
+        runnable = [settings.task.name for settings in tasks if settings.task.name not in left_out]
+        remedy = f"; or set tasks=[{','.join(runnable)}], which would run" if runnable else ""
+        listed = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+        raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {listed}{remedy}")
+
+
+def has_split(settings: FinetuneSettings, split: str) -> bool:
+    """Return whether a task has the file of a split, in its folder or on the hub."""
+    return readers.has_split(settings.task, settings.data_dir, split)
+
+
+def sheets_of(tasks: Sequence[FinetuneSettings]) -> list[tuple[Sheet, FinetuneSettings]]:
+    """Pair each file of GLUE's archive (a sheet) with the settings of its task, if the test file exists."""
+    pairs = [(sheet, task) for sheet in SHEETS for task in tasks if task.task.name == sheet.task]
+    return [(sheet, task) for sheet, task in pairs if has_split(task, sheet.split)]
+
+
+def indices_of(tasks: Sequence[FinetuneSettings]) -> dict[str, list[str]]:
+    """Read the example ids of each test file, by the name of its sheet."""
+    return {
+        sheet.name: [example.id for example in readers.read_examples(task.task, task.data_dir, sheet.split).examples]
+        for sheet, task in sheets_of(tasks)
+    }

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from bertkit.base.errors import InputError, counted, say
 from bertkit.base.files import sha256_file
 from bertkit.base.typed_settings import to_mapping
 from bertkit.display import console
+from bertkit.display.page import metric_name
 from bertkit.display.report import TASK_CHARTS
 from bertkit.inference.forward import SplitScores, score_split
 from bertkit.inference.frozen import frozen_vectors
@@ -37,7 +38,7 @@ from bertkit.run.choices import Choices, make_choices
 from bertkit.run.directory import continued_identity
 from bertkit.run.finished import continued_finetuning
 from bertkit.run.fitting import check_task
-from bertkit.run.job import Due, Evaluation, Job
+from bertkit.run.job import Due, Evaluation, Job, Order
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.publishing import publish
 from bertkit.run.resume_rules import FINETUNE, identity_of
@@ -128,24 +129,29 @@ class FinetuningJob(Job[FinetuneSettings]):
         choices = make_choices(
             self.settings, self.accelerator, self._cut, self._cut.fewest_parts(self.settings.batch.sequences)
         )
-        self._check_num_processes(self._order_by(choices), choices)
+        self._check_num_processes(choices)
         return choices
 
-    def _order_by(self, choices: Choices) -> TrainingOrder:
+    def order_by(self, choices: Choices) -> TrainingOrder:
+        """Return the training examples of each step of the task, for some choices."""
         assert isinstance(choices.cut, Cut), "only for fine-tuning"
         return TrainingOrder(self.data.batches, self.settings.batch.sequences, self.settings.seed, choices.cut)
 
     @functools.cached_property
-    def order(self) -> TrainingOrder:
+    def order(self) -> Order:
         """The training examples of each step."""
-        return self._order_by(self.choices)
+        return self.order_by(self.choices)
+
+    def fewest_parts(self, choices: Choices) -> int:
+        """Return the smallest number of micro-batches in any step."""
+        return self.order_by(choices).fewest_parts
 
     def check_num_processes(self) -> None:
         """Check that the smallest step can be divided."""
-        self._check_num_processes(self.order, self.choices)
+        self._check_num_processes(self.choices)
 
-    def _check_num_processes(self, order: TrainingOrder, choices: Choices) -> None:
-        check_num_processes(order.fewest_parts, choices.num_parts, self.accelerator.num_processes)
+    def _check_num_processes(self, choices: Choices) -> None:
+        check_num_processes(self.fewest_parts(choices), choices.num_parts, self.accelerator.num_processes)
 
     def lines(self, state: TrainingState) -> list[str]:
         """Describe frozen parameters, epochs and learning rate."""
@@ -166,7 +172,8 @@ class FinetuningJob(Job[FinetuneSettings]):
 
     def largest_batches(self) -> list[LargestBatch]:
         """Return the largest micro-batch, made of copies of the longest example."""
-        return [task_data.largest_batch(self.settings, self.model, self.order, self.objective)]
+        order = self.order_by(self.choices)
+        return [task_data.largest_batch(self.settings, self.model, order, self.objective)]
 
     def score(self, accelerator: Accelerator, model: nn.Module) -> SplitScores:
         """Predict and score the dev rows."""
@@ -181,6 +188,15 @@ class FinetuningJob(Job[FinetuneSettings]):
         dev = self.score(accelerator, model)
         return dev.scores | {"loss": dev.loss}
 
+    def score_of(self, metrics: Mapping[str, float]) -> float:
+        """Return the number by which the best weights are chosen."""
+        return metrics[self.data.task.config.best_metric]
+
+    def dev_lines(self, metrics: Mapping[str, float]) -> list[str]:
+        """Describe what was measured."""
+        best_metric = self.data.task.config.best_metric
+        return [f"  dev: {console.scores_line(metrics, self.baseline.scores, best_metric)}"]
+
     @functools.cached_property
     def baseline(self) -> Baseline:
         """The scores of the baselines on the dev rows."""
@@ -193,19 +209,12 @@ class FinetuningJob(Job[FinetuneSettings]):
         """Score the dev rows if that is due, and keep the weights with the best score."""
         if not due.evaluation or (self.settings.dev_share == 0 and step < self.steps):
             return Evaluation()
-        dev, writer, best_metric = (
-            self.score(state.accelerator, state.model),
-            state.writer,
-            self.data.task.config.best_metric,
-        )
-        metrics = dev.scores | {"loss": dev.loss}
-        score, before = dev.scores[best_metric], writer.history.best
-        is_best = writer.offer_best(step, score, dev.loss)
+        metrics, writer = self.measure(state.accelerator, state.model), state.writer
+        score, before = self.score_of(metrics), writer.history.best
+        is_best = writer.offer_best(step, score, metrics["loss"])
         is_better = is_best and (before is None or score > before.score)
         writer.history.num_worse = 0 if is_better else writer.history.num_worse + 1
-        lines = []
-        if state.accelerator.is_main_process:
-            lines.append(f"  dev: {console.scores_line(metrics, self.baseline.scores, best_metric)}")
+        lines = self.dev_lines(metrics) if state.accelerator.is_main_process else ()
         return Evaluation(metrics, must_save=is_best, lines=tuple(lines))
 
     def publish(self, state: TrainingState) -> None:
@@ -220,7 +229,8 @@ class FinetuningJob(Job[FinetuneSettings]):
             head.cool(fitted.temperature or 1.0)
             dev = self.score(state.accelerator, state.model)
         if state.accelerator.is_main_process:
-            best = Best(best_step, dev.scores, dev.predictions, fitted)
+            by = metric_name(self.data.task.config.best_metric)
+            best = Best(best_step, dev.scores, dev.predictions, by, fitted)
             found = results_of(self.settings, state, self.steps_per_epoch, self.data, best, self.baseline)
             publish(self, state, found.facts, found.result, files=found.files, line=found.line, review=found.review)
 
@@ -237,10 +247,18 @@ def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -
     )
     choose_device(settings.device)  # fail before reading all the files
     objective = make_objective(settings.objective, settings.objective_options)
-    job = make_job(settings, splits_of, objective, is_old=bool(saved) and "label_scale" not in saved)
+    return in_directory(make_job(settings, splits_of, objective, is_old=bool(saved) and "label_scale" not in saved))
+
+
+JobT = TypeVar("JobT", bound=FinetuningJob)
+
+
+def in_directory(job: JobT) -> JobT:
+    """Give a job its steps, its directory, its device and its identity."""
+    settings = job.settings
     job.steps, job.directory = steps_of(job), Path(settings.output_dir)
     job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
-    job.identity = identity_of(to_mapping(job.settings), FINETUNE) | job.content
+    job.identity = identity_of(to_mapping(settings), FINETUNE) | job.content
     return job
 
 

@@ -29,7 +29,8 @@ class Best:
     step: int
     scores: dict[str, float]
     predictions: Sequence[Any]
-    calibration: Calibration | None  # with `calibrate`
+    chosen_by: str  # the score that was the highest
+    calibration: Calibration | None = None  # with `calibrate`
 
     def notes(self, task: AnyTrainable, baseline: Baseline, num_examples: int) -> list[str]:
         """Return a line about the calibration, and one about a linear head on the vectors of the model before training."""
@@ -95,7 +96,7 @@ def results_of(
         facts,
         result | eval_json_parts(review),
         files=task.eval_files(examples, predictions),
-        line=f"dev: {console.scores_line(scores, baseline.scores, task.config.best_metric, ranges)} (step {best.step}, the best by {metric_name(task.config.best_metric)})",
+        line=f"dev: {console.scores_line(scores, baseline.scores, task.config.best_metric, ranges)} (step {best.step}, the best by {best.chosen_by})",
         review={
             **review,
             "scores": scores,

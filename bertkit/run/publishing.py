@@ -12,6 +12,7 @@ from bertkit.display.report import write_report
 from bertkit.interop.exports.card import CardFacts, finetuning_facts, model_card, pretraining_facts
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.load import load_tokenizer
+from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import RESULT, read_manifest, read_scores, read_settings, run_of
 from bertkit.run.job import AnyJob
 from bertkit.run.state import TrainingState
@@ -37,11 +38,7 @@ def publish(
     pretraining, which keeps its last checkpoints). `line` is printed; `review` and `samples` are shown in the report.
     """
     directory = state.directory
-    with building_dir(directory / "model") as partial:
-        write_model(state.bare_model, state.tokenizer, partial, {"README.md": model_card(state.bare_model, facts)})
-    for name, content in (files or {}).items():
-        with writing(directory / name) as file:
-            file.writelines(content)
+    write_files(directory, state.bare_model, state.tokenizer, facts, files or {})
     write_report(directory, job.baselines(job.steps), job.charts, review, samples)
     if (
         files is not None
@@ -57,6 +54,17 @@ def publish(
             f"skipped {counted(num_skipped, 'step')} because the loss or gradient was not finite; metrics.jsonl names the examples"
         )
     say(f"model:  {directory / 'model'}", f"report: {directory / 'report.html'}")
+
+
+def write_files(
+    directory: Path, model: BertWithHeads, tokenizer: Tokenizer, facts: CardFacts, files: Mapping[str, Iterable[str]]
+) -> None:
+    """Write a model and the lines of its predictions."""
+    with building_dir(directory / "model") as partial:
+        write_model(model, tokenizer, partial, {"README.md": model_card(model, facts)})
+    for name, content in files.items():
+        with writing(directory / name) as file:
+            file.writelines(content)
 
 
 def facts_of_checkpoint(model_dir: str, source: Path, title: str) -> CardFacts:

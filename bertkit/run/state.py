@@ -186,7 +186,7 @@ class TrainingState:
         return next((place for place in places if place.is_dir()), None)
 
     def load_best(self) -> int:
-        """Load the best weights into the model, if they are not those of the last step; return their step."""
+        """Load the best weights into the model, and what was trained beside it then, if they are not those of the last step; return their step."""
         best, directory = self.writer.history.best, self.ranks.on_first(self.best_dir)
         if best is None or directory is None:
             return self.last_step
@@ -195,6 +195,7 @@ class TrainingState:
             if fault is not None:
                 remedy = "restore it, or remove it to use the weights of the last step"
                 raise StorageError(f"{directory}, the best checkpoint, is damaged: {fault}; {remedy}")
+            self._load_beside(directory)
         self._load_weights(directory)
         return best.step
 

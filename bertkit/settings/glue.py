@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bertkit.base.errors import nearest
 from bertkit.base.intervals import Seed
 from bertkit.base.typed_settings import refuse, unused
+from bertkit.launch.launch_config import LaunchConfig
 from bertkit.settings.command import Command, CommandSettings
 from bertkit.settings.finetune import FinetuneSettings
 
@@ -21,6 +22,7 @@ class GlueSettings(CommandSettings):
     output_dir: str | None
     tasks: tuple[str, ...]
     seeds: tuple[Seed, ...]
+    together: bool  # one encoder for all tasks
     check: str | None
     runs: tuple[FinetuneSettings, ...]  # of each task; the stage sets the seed and the directory
 
@@ -28,7 +30,7 @@ class GlueSettings(CommandSettings):
         places, lists = ("model_dir", "output_dir"), {"tasks": self.tasks, "seeds": self.seeds}
         refuse(
             self.check is None and [f"missing value: set {name}=" for name in places if not vars(self)[name]],
-            unused(self, "", *((name, self.check is not None, "with check=") for name in places)),
+            unused(self, "", *((name, self.check is not None, "with check=") for name in (*places, "together"))),
             [
                 f"tasks: '{task}' is not a GLUE task"
                 + (nearest(task, GLUE_TASKS) or f"; expected one or more of {', '.join(GLUE_TASKS)}")
@@ -40,10 +42,33 @@ class GlueSettings(CommandSettings):
                 for name, values in lists.items()
                 if not values or len(set(values)) < len(values)
             ],
+            self.together
+            and len(self.trained) < 2
+            and "together=true: expected two tasks or more, besides ax, which has no training data",
+            [
+                f"{shown}: not with together=true; leave one of them out"
+                for run in (self.trained[:1] if self.together else ())
+                for shown, is_set in (
+                    ("calibrate=true", run.calibrate),
+                    ("overwrite=true", run.overwrite),
+                    (f"objective={run.objective}", run.objective != "auto"),
+                )
+                if is_set
+            ],
             "ax" in self.tasks
             and "mnli" not in self.tasks
             and "tasks: ax is predicted with the model for mnli; add mnli, or leave ax out",
         )
+
+    @property
+    def trained(self) -> list[FinetuneSettings]:
+        """The settings of the tasks that have training data."""
+        return [run for run in self.runs if run.task.name != "ax"]
+
+    @property
+    def worker_launch(self) -> LaunchConfig | None:
+        """How the processes of a run on all tasks are started; None where each run has processes of its own."""
+        return self.trained[0].launch if self.together and self.trained else None
 
     @property
     def distributed(self) -> Sequence[CommandSettings]:

@@ -1,7 +1,7 @@
 """Stage: fine-tune a model on all of GLUE with several seeds; write a table of scores and the archive for the server.
 
 1. Read the files of every task, to find errors before training.
-2. Fine-tune on each task with each seed, each run in its own directory; evaluate MNLI on mismatched text too.
+2. Fine-tune with each seed, on each task alone or on all together; each task has its own directory. Evaluate MNLI on mismatched text too.
 3. Compute the mean score over the seeds, without runs that learned nothing, and the average over the tasks.
 4. Predict the test files with the model of the best seed; write the archive if no file is missing.
 
@@ -9,20 +9,21 @@ Results that are already in a run directory are not computed again.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bertkit.base.errors import InputError, NumericsError, say
+from bertkit.base.errors import NumericsError, say
 from bertkit.base.files import to_json, write_durably
 from bertkit.display.report import glue_table
 from bertkit.inference.predictor import predict_split
+from bertkit.jobs.checks import check_suite, has_split, indices_of, sheets_of
+from bertkit.jobs.together import finetune_together
 from bertkit.launch import launcher
 from bertkit.run.finished import is_finetuned, read_metrics
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.glue import GlueSettings
 from bertkit.stages import finetune
-from bertkit.tasks.reading import readers
-from bertkit.tasks.reading.training_data import read_training_data
 from bertkit.tasks.scoring import benchmark
 from bertkit.tasks.scoring.benchmark import LEFT_OUT, SeedRun, best_of, summarise
 
@@ -33,21 +34,20 @@ SUMMARY, TABLE, ARCHIVE = "glue.json", "glue.md", "submission.zip"
 def run(settings: GlueSettings) -> None:
     """Run or resume the suite, or check an archive."""
     if settings.check is not None:
-        counts = benchmark.check_archive(Path(settings.check), _test_indices(settings))
+        indices = {} if settings.data_dir is None else indices_of(settings.runs)
+        counts = benchmark.check_archive(Path(settings.check), indices)
         say(f"{settings.check}: valid; {len(counts)} files, {sum(counts.values()):,} predictions")
         return
-    launcher.check_on_one_host("glue", [task.launch for task in settings.runs])
     assert settings.model_dir is not None
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
-    _check_files(settings.runs)
+    check_suite(settings.runs)
+    finetune_all = _finetune_together if settings.together else _finetune_alone
     results: dict[str, list[SeedRun]] = {}
-    for task in settings.runs:
-        name = task.task.name
-        for seed in () if name == "ax" else settings.seeds:
-            say(f"-- {name}, seed {seed}")
-            seeded = dataclasses.replace(task, seed=seed, output_dir=str(directory / name / f"seed-{seed}"))
-            results.setdefault(name, []).append(_finetune(seeded))
+    for own, error in finetune_all(settings, directory):
+        results.setdefault(own.task.name, []).append(_scores(own) if error is None else _failed(own, error))
+    if not results:  # in the other processes
+        return
     summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
     missing = _submit(settings, results, directory)
     summary |= {"submission": None if missing else ARCHIVE, "missing": missing}
@@ -59,41 +59,48 @@ def run(settings: GlueSettings) -> None:
         say(f"submission: {directory / ARCHIVE}")
 
 
-def _check_files(tasks: Sequence[FinetuneSettings]) -> None:
-    """Read every split of every task, to refuse wrong files now, not after hours of training."""
-    faults: dict[str, str] = {}
-    for settings in tasks:
+Tuned = Iterator[tuple[FinetuneSettings, NumericsError | None]]
+
+
+def _finetune_alone(settings: GlueSettings, directory: Path) -> Tuned:
+    """Fine-tune on each task with each seed, unless this is done already; yield the settings of each run, and its error."""
+    launcher.check_on_one_host("glue", [own.launch for own in settings.runs])
+    for own, seed in itertools.product(settings.trained, settings.seeds):
+        say(f"-- {own.task.name}, seed {seed}")
+        seeded = _seeded(own, seed, directory)
         try:
-            if settings.task.name != "ax":
-                read_training_data(settings)
-            for split in ("dev_mismatched", "test", "test_mismatched"):
-                if _has_split(settings, split):
-                    readers.read_examples(settings.task, settings.data_dir, split)
-        except InputError as error:
-            faults[settings.task.name] = str(error)
-    if faults:
-        left_out = {*faults, "ax"} if "mnli" in faults else set(faults)
-        runnable = [settings.task.name for settings in tasks if settings.task.name not in left_out]
-        remedy = f"; or set tasks=[{','.join(runnable)}], which would run" if runnable else ""
-        listed = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
-        raise InputError(f"{len(faults)} of {len(tasks)} tasks cannot run: {listed}{remedy}")
+            if not (
+                is_finetuned(seeded) or launcher.run_in_workers("finetune", seeded, seeded.launch, seeded.output_dir)
+            ):
+                finetune.run(seeded)
+        except NumericsError as error:
+            yield seeded, error
+        else:
+            yield seeded, None
 
 
-def _finetune(settings: FinetuneSettings) -> SeedRun:
-    """Fine-tune on one task with one seed, unless this is done already; return the scores."""
+def _finetune_together(settings: GlueSettings, directory: Path) -> Tuned:
+    """Fine-tune on all tasks together with each seed, unless this is done already; on process 0 yield the same."""
+    for seed in settings.seeds:
+        seeded = [_seeded(own, seed, directory) for own in settings.trained]
+        yield from finetune_together(seeded, directory / "together" / f"seed-{seed}")
+
+
+def _seeded(settings: FinetuneSettings, seed: int, directory: Path) -> FinetuneSettings:
+    return dataclasses.replace(settings, seed=seed, output_dir=str(directory / settings.task.name / f"seed-{seed}"))
+
+
+def _failed(settings: FinetuneSettings, error: NumericsError) -> SeedRun:
+    say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
+    return SeedRun(settings.seed, Path(settings.output_dir), {}, str(error))
+
+
+def _scores(settings: FinetuneSettings) -> SeedRun:
+    """Return the scores of a finished run, after a prediction of MNLI's mismatched text."""
     run_dir = Path(settings.output_dir)
-    try:
-        if not (
-            is_finetuned(settings)
-            or launcher.run_in_workers("finetune", settings, settings.launch, settings.output_dir)
-        ):
-            finetune.run(settings)
-    except NumericsError as error:
-        say(f"warning: {settings.task.name}, seed {settings.seed}: {error}")
-        return SeedRun(settings.seed, run_dir, {}, str(error))
     result = read_metrics(run_dir, settings.task.metrics)
     metrics = result.values
-    if settings.task.name == "mnli" and _has_split(settings, "dev_mismatched"):
+    if settings.task.name == "mnli" and has_split(settings, "dev_mismatched"):
         if not (run_dir / MISMATCHED).is_file():
             predicted = predict_split(run_dir / "model", settings, "dev_mismatched")
             source = predicted.source
@@ -105,14 +112,10 @@ def _finetune(settings: FinetuneSettings) -> SeedRun:
     return SeedRun(settings.seed, run_dir, metrics, fault)
 
 
-def _has_split(settings: FinetuneSettings, split: str) -> bool:
-    return readers.has_split(settings.task, settings.data_dir, split)
-
-
 def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], directory: Path) -> list[str]:
     """Predict the test files, and write the archive unless some are missing; return the names of the missing ones."""
     tables: dict[str, str] = {}
-    for sheet, task_settings in _sheets(settings):
+    for sheet, task_settings in sheets_of(settings.runs):
         best = best_of(results.get("mnli" if sheet.task == "ax" else sheet.task, ()))
         if best is None:
             continue
@@ -126,21 +129,5 @@ def _submit(settings: GlueSettings, results: Mapping[str, Sequence[SeedRun]], di
     if missing:
         (directory / ARCHIVE).unlink(missing_ok=True)  # from an earlier start with other tasks
     else:
-        benchmark.write_archive(directory / ARCHIVE, tables, _test_indices(settings))
+        benchmark.write_archive(directory / ARCHIVE, tables, indices_of(settings.runs))
     return missing
-
-
-def _sheets(settings: GlueSettings) -> list[tuple[benchmark.Sheet, FinetuneSettings]]:
-    """Pair each file of the archive (a sheet) with the settings of its task, if the test file exists."""
-    pairs = [(sheet, task) for sheet in benchmark.SHEETS for task in settings.runs if task.task.name == sheet.task]
-    return [(sheet, task) for sheet, task in pairs if _has_split(task, sheet.split)]
-
-
-def _test_indices(settings: GlueSettings) -> dict[str, list[str]]:
-    """Read the example ids of each test file, by the name of its sheet; none if an archive is checked without `data_dir`."""
-    if settings.check is not None and settings.data_dir is None:
-        return {}
-    return {
-        sheet.name: [example.id for example in readers.read_examples(task.task, task.data_dir, sheet.split).examples]
-        for sheet, task in _sheets(settings)
-    }

@@ -9,8 +9,9 @@ trains on the same micro-batches.
 
 from __future__ import annotations
 
+import functools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -204,3 +205,39 @@ class TrainingOrder:
         parts = self._parts(step)
         own = range(len(parts) * process // num_processes, len(parts) * (process + 1) // num_processes)
         return [(number, self.batches.take(parts[number])) for number in own]
+
+
+@dataclass(frozen=True)
+class TogetherOrder:
+    """The items of each training step on several tasks, of which a step has one.
+
+    An epoch visits every batch of every task once, in the order of a permutation keyed by (seed, epoch), so that the steps of a task
+    are in proportion to its data.
+
+    Source: Liu et al. 2019 (MT-DNN), algorithm 1.
+    """
+
+    orders: Mapping[str, TrainingOrder]  # by the name of the task
+    seed: int
+
+    @functools.cached_property
+    def batches(self) -> list[tuple[str, int]]:
+        """The batches of an epoch, before they are permuted: the task of each, and its number in the task."""
+        return [(task, number) for task, order in self.orders.items() for number in range(order.steps_per_epoch)]
+
+    def of(self, step: int) -> tuple[str, int]:
+        """Return the task of a step, and which of the task's steps it is; steps count from 0."""
+        epoch, place = divmod(step, len(self.batches))
+        (drawn,) = permute(np.array([place]), len(self.batches), self.seed, Stream.TASK, epoch)
+        task, number = self.batches[drawn]
+        return task, epoch * self.orders[task].steps_per_epoch + number
+
+    def names(self, step: int) -> list[str]:
+        """Return the task and the item of each example of a step, for messages."""
+        task, own = self.of(step)
+        return [f"{task} {item}" for item in self.orders[task].names(own)]
+
+    def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, Batch]]:
+        """Return the consecutive micro-batches of a process in a step, with their numbers in the step."""
+        task, own = self.of(step)
+        return self.orders[task].micro_batches(own, process, num_processes)

@@ -34,6 +34,7 @@ class Stream(IntEnum):
     MASK_TOKEN = 14
     NGRAM_LENGTH = 15
     IS_SWAPPED = 16
+    TASK = 17
 
 
 def bits(*key: Key, after: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
