@@ -151,7 +151,7 @@ def systems(args: argparse.Namespace, export: Path, texts: Texts, folder: Path) 
         if importlib.util.find_spec(package) is None:
             print(f"{name} {number} is left out: {package} is not installed")
             continue
-        run = functools.partial(load, args, export, number, folder / name.lower(), "compiled" in name)
+        run = functools.partial(load, args, export, number, folder / f"{name} {number}", "compiled" in name)
         tolerance = TOLERANCE if number == "fp32" else math.inf
         found.append(System(f"{name} {number}", functools.partial(engine, args, export, texts, run), tolerance))
     return found
@@ -248,8 +248,7 @@ def ctranslate_run(args: argparse.Namespace, export: Path, number: str, folder: 
     """Convert the export for CTranslate2, which pads by itself and has the encoder and the pooler; the classifier is a product here."""
     import ctranslate2
 
-    if not folder.exists():
-        ctranslate2.converters.TransformersConverter(str(export)).convert(str(folder))
+    ctranslate2.converters.TransformersConverter(str(export)).convert(str(folder))
     kind = "float32" if number == "fp32" else "int8"
     encoder = ctranslate2.Encoder(str(folder), device="cpu", compute_type=kind, intra_threads=args.num_threads)
     classifier = None

@@ -158,8 +158,8 @@ def systems(args: argparse.Namespace, batches: Pairs | Translations, model_dir: 
     training = Training(batches, model_dir, their_class, args.device, args.steps_per_round, args.compiled)
     default = "padded to max_seq_length" if isinstance(batches, Pairs) else "padded to the longest"
     theirs = [(each, way) for each in dict.fromkeys(("fp32", precision)) for way in (default, "grouped by length")]
-    theirs += [(precision, "compiled")] if args.device == "cuda" or args.compiled else []
-    theirs += [(precision, "grouped by length, compiled")] if args.compiled and args.device == "cpu" else []
+    if args.device == "cuda" or args.compiled:  # on a CPU code for one length alone is slower
+        theirs.append((precision, "compiled" if args.device == "cuda" else "grouped by length, compiled"))
     found = {
         f"Hugging Face {each}, {way}": functools.partial(hugging_face, training, each, way) for each, way in theirs
     }
@@ -189,7 +189,7 @@ def bertkit(training: Training, precision: str, is_plain: bool = False, is_compi
         model.eval()
         found = [batch_losses(model, training.batches.of_step(0), each) for each in ("fp32", precision)]
         model.train()
-        return [float(np.log(sum(float(term.sum / term.count) for term in terms.values()))) for terms in found]
+        return [float(np.log(sum(float(term.sum.detach()) / term.count for term in terms.values()))) for terms in found]
 
     @functools.cache
     def micro_batches(step: int) -> Any:
