@@ -22,6 +22,7 @@ import cheaper  # noqa: F401  # before anything of bertkit
 import numpy as np
 import pytest
 import torch
+from dear import pytest_runtest_call, pytest_runtest_setup  # noqa: F401
 from forks import forks
 from skipped import pytest_terminal_summary  # noqa: F401
 

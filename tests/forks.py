@@ -98,6 +98,7 @@ def serve(door: str) -> None:
 
     import accelerate  # noqa: F401
     import cheaper  # noqa: F401  # before anything of bertkit
+    import dear
     import seqeval.metrics  # noqa: F401  # seconds, with scikit-learn, whenever a task is scored
     import sklearn.feature_extraction.text
     import sklearn.linear_model  # noqa: F401
@@ -128,18 +129,19 @@ def serve(door: str) -> None:
         listener.listen(64)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        Forks(listener, program).run()
+        Forks(listener, program, dear.note).run()
 
 
 class Forks:
     """Answers each request with a fork; sends its process id, and its exit code at the end.
 
     Attributes:
+        note: what is told the test and the processor seconds of each fork.
         watched: what to do when a descriptor is ready: the input, the listener, links to callers, and the ends of forks.
     """
 
-    def __init__(self, listener: socket.socket, program: str) -> None:
-        self.listener, self.program = listener, program
+    def __init__(self, listener: socket.socket, program: str, note: Callable[[str, float], None]) -> None:
+        self.listener, self.program, self.note = listener, program, note
         self.watched: dict[int, Callable[[], object]] = {listener.fileno(): self.accept, 0: lambda: self.watched.pop(0)}
 
     def run(self) -> None:
@@ -174,7 +176,8 @@ class Forks:
             os.setpgid(pid, pid)  # with all that it starts
         end = os.pidfd_open(pid)
         self.watched[link.fileno()] = lambda: self.kill(link, pid)
-        self.watched[end] = lambda: self.finish(link, pid, end)
+        test = environment.get("PYTEST_CURRENT_TEST", "forks")
+        self.watched[end] = lambda: self.finish(link, pid, end, test)
         with contextlib.suppress(BrokenPipeError):
             link.send(str(pid).encode())
 
@@ -183,12 +186,14 @@ class Forks:
         del self.watched[link.fileno()]
         os.killpg(pid, signal.SIGKILL)
 
-    def finish(self, link: socket.socket, pid: int, end: int) -> None:
+    def finish(self, link: socket.socket, pid: int, end: int, test: str) -> None:
         del self.watched[end]
         self.watched.pop(link.fileno(), None)
         os.close(end)
+        _, status, used = os.wait4(pid, 0)
+        self.note(test, used.ru_utime + used.ru_stime)
         with contextlib.suppress(BrokenPipeError):
-            link.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            link.send(str(os.waitstatus_to_exitcode(status)).encode())
         link.close()
 
 

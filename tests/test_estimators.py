@@ -342,6 +342,7 @@ def test_tagger_learns_tags_of_words(tiny: str) -> None:
         tagger.fit([["kan"], ["mir"]], [["O"], [None]])
 
 
+@pytest.mark.slow  # quick: words that are made up, above; and the README's own commands with this model
 def test_classifier_learns_real_reviews() -> None:
     """A half of the README's, with its model, of which the upper half is trained; they have two labels."""
     folder = Path(__file__).resolve().parents[1] / "recipes" / "own_data" / "reviews"

@@ -57,13 +57,17 @@ RUNS = {
     "disentangled": ["attention=deberta", "attention.distance_maps=own"],
     "deberta": ["model=deberta_mini", "model.scale_outputs=false"],
 }  # fmt: skip
-each_run = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in ("everything", "modern", "deberta") else pytest.mark.slow)
-        for name in RUNS
-    ],
-)
+
+
+def each_run(*quick: str) -> pytest.MarkDecorator:
+    """Parametrise by all runs, of which all others are slow."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in RUNS]
+    )
+
+
+# what a model type of its own changes, tests of its files see; how a run is killed or split is the same for all
+each_kind_of_run, each_type_of_run = each_run("everything"), each_run("everything", "modern", "deberta")
 
 
 def pretrain(data: Path, output: Path, *more: str) -> int:
@@ -121,7 +125,7 @@ def losses(run_dir: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(run_dir / "metrics.jsonl")]
 
 
-@each_run
+@each_kind_of_run
 def test_killed_and_resumed_bit_for_bit(
     name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path, python: Path
 ) -> None:
@@ -138,7 +142,7 @@ def test_killed_and_resumed_bit_for_bit(
         assert sha256_file(output / file) == sha256_file(whole / file)
 
 
-@each_run
+@each_kind_of_run
 def test_two_processes_train_what_one_does(
     name: str, prepared_dir: Path, tmp_path: Path, python: Path, torchrun: list[str]
 ) -> None:
@@ -163,7 +167,7 @@ def type_of(name: str) -> str:
     return {"modern": "modernbert", "deberta": "deberta-v2"}.get(name, "bertkit")
 
 
-@each_run
+@each_type_of_run
 def test_variant_is_saved_and_loaded(
     name: str, finished: Callable[[str], Finished], prepared_dir: Path, tmp_path: Path
 ) -> None:
@@ -193,7 +197,7 @@ def test_variant_is_saved_and_loaded(
         torch.testing.assert_close(theirs.logits[head], ours.logits[head], rtol=0, atol=1e-5)
 
 
-@each_run
+@each_type_of_run
 def test_variant_is_fine_tuned_and_predicts(name: str, finished: Callable[[str], Finished], tmp_path: Path) -> None:
     start, task, output = finished(name).run_dir, tmp_path / "task", tmp_path / "fine"
     task.mkdir()
