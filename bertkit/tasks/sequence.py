@@ -22,6 +22,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
 from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.labels import spelled
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
 from bertkit.tasks.scoring import metrics, review, tfidf
@@ -146,14 +147,14 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         if pair is not None and config.long_texts is not None:
             where = f"{reading.table.name} has pairs of texts (column '{pair}')"
             raise InputError(f"task.long_texts={config.long_texts}: {where}, which are cut; leave it out")
-        label_of = self.label_reader(reading, field)
+        label_of, skipped = self.label_reader(reading, field), {*map(spelled, config.skip_labels)}
 
         def example(row: Cells, where: str, line: int) -> SequenceExample[LabelT] | None:
             label = None
             if field is not None:
                 value = required_value(row, field, where) if is_labelled else row.get(field)
                 plain = value.strip() if isinstance(value, str) else "" if value is None else value
-                if plain in config.skip_labels:
+                if isinstance(plain, (str, int, float)) and spelled(plain) in skipped:
                     if is_labelled:
                         reading.num_skipped += 1
                         ids.skip()

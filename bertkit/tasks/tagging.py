@@ -13,7 +13,7 @@ from bertkit.tasks.entities import EntitiesTask, tagged_texts
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
-from bertkit.tasks.reading.labels import Ids, Labels
+from bertkit.tasks.reading.labels import Ids, Labels, words_in
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_value
 from bertkit.tasks.reading.writers import conll_lines
@@ -249,7 +249,7 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
     """Read sentences from the rows of a table with a list of words in one column."""
     columns = reading.config.columns
     words = reading.find(columns.words or WORDS, "words")
-    tags = None if reading.is_input else reading.table.find_optional(columns.tags or TAGS, "tags")
+    tags = None if reading.is_input else reading.find_optional(columns.tags or TAGS, "tags")
     id_field = reading.find_optional(columns.id, "id")
 
     def sentence(row: Cells, where: str, line: int) -> Sentence:
@@ -273,7 +273,10 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
 
 def _list(value: object, field: str | None, where: str) -> Sequence[object]:
     if isinstance(value, str):
-        return value.split()
+        try:
+            return words_in(value)
+        except ValueError as error:
+            raise InputError(f"{where}: field '{field}': {error}") from None
     if not isinstance(value, list):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected a list")
     return value

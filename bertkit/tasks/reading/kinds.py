@@ -1,5 +1,6 @@
 """Infer the task of a training file from its format, its columns and its labels."""
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from bertkit.base.text_files import as_utf8, opened_input, unpacked
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
-from bertkit.tasks.reading.labels import as_number, parts_of, spelled, with_decimal_comma
+from bertkit.tasks.reading.labels import as_number, parts_of, spelled, with_decimal_comma, words_in
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -98,8 +99,16 @@ def _has_spans(value: object) -> bool:
 
 def _of_tags(tags: Sequence[object]) -> list[str]:
     """Return the settings for the tags of sentences."""
-    has_chunks = detect_scheme([[*map(str, some)] for some in tags if isinstance(some, Iterable)]) != "none"
+    lists = [_in_text(some) if isinstance(some, str) else some for some in tags]
+    has_chunks = detect_scheme([[*map(str, some)] for some in lists if isinstance(some, Iterable)]) != "none"
     return ["task=tagging", *([] if has_chunks else ["task.metrics=[accuracy]", "task.best_metric=accuracy"])]
+
+
+def _in_text(tags: str) -> Sequence[str]:
+    """Return the tags in a text; none in one that the reader will refuse."""
+    with contextlib.suppress(ValueError):
+        return words_in(tags)
+    return []
 
 
 def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:

@@ -211,6 +211,8 @@ def check_marks(marks: Mapping[str, str]) -> None:
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
+_NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
+_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+)\]", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -227,6 +229,21 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
         case str():
             return value.split(separator) if value.strip() else []
     return [value]
+
+
+def words_in(text: str) -> Sequence[str]:
+    """Return the words or tags of a cell: between blanks, or in a list as Python and JSON write it.
+
+    Raises ValueError for a list without commas, as numpy writes it, or with escaped characters.
+    """
+    plain = text.strip()
+    if _LIST.fullmatch(plain):
+        return [word for _, word in _ITEM.findall(plain)]
+    if _NUMBERS.fullmatch(plain):
+        return plain[1:-1].replace(",", " ").split()
+    if _OTHER_LIST.fullmatch(plain):
+        raise ValueError(f"{plain!r:.80}: expected a list with commas, as in \"['a', 'b']\"; write JSON lines")
+    return text.split()
 
 
 def spelled(label: Label) -> str:

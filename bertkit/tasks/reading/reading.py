@@ -27,6 +27,7 @@ class Reading:
     is_labelled: bool | None = None
     known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
     columns: dict[tuple[str, str], None] = field(default_factory=dict)  # (setting, name) of the columns found so far
+    absent: set[str] = field(default_factory=set)  # the names of columns that may be missing, and are
     labels: Labels | None = None  # None for a task without labels of its own
     id_column: Ids = field(default_factory=lambda: Ids(None))
     id_like: IdLike = field(default_factory=lambda: IdLike(()))
@@ -59,9 +60,11 @@ class Reading:
         return name
 
     def find_optional(self, column: Column, setting: str) -> str | None:
-        """Find a column that may be missing."""
-        name = self.table.find_optional(column, setting)
-        return None if name is None else self.find(column, setting)
+        """Find a column that may be missing; then no row may have it."""
+        if self.table.find_optional(column, setting) is not None:
+            return self.find(column, setting)
+        self.absent.update(names_of(column))
+        return None
 
     def ids(self, is_unique: bool = False) -> Ids:
         """Find the column of ids; called after all other columns are found.
@@ -92,15 +95,21 @@ class Reading:
                 f"{self.table.place(1)}: {user_name('task.columns.label')}={list(names_of(column))} finds {named(several)}; {way}"
             )
         if self.is_labelled is None:
-            return self.table.find_optional(names_of(column) or column, "label")
+            return self.find_optional(names_of(column) or column, "label")
         try:
             return self.find(column, "label")
         except InputError as error:
             raise error.with_more(" (only a test file may have no labels)") from None
 
     def each(self, example: Callable[[Cells, str, int], ReadT | None]) -> Iterator[ReadT]:
-        """Yield `example(row, place, line)` for each row; a row is skipped if this is None."""
+        """Yield `example(row, place, line)` for each row; a row is skipped if this is None.
+
+        Raises InputError if a record has a column that the first one lacks: the task would leave it out of all.
+        """
         for number, cells, _ in self.table.rows:
+            if not self.absent.isdisjoint(cells):
+                found = f"{self.table.place(number)}: {named(self.absent.intersection(cells))}, which the first record lacks"
+                raise InputError(f"{found}; give it to all records, or to none")
             self.id_like.look(cells.get(self.id_like.name))
             if (one := example(cells, self.table.place(number), number)) is not None:
                 yield one

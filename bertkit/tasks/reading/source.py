@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.base.errors import InputError, counted, listed, named
+from bertkit.base.errors import InputError, counted, listed, named, user_name
 from bertkit.tasks.reading import held_out
 from bertkit.tasks.reading.labels import check_marks
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
 from bertkit.tasks.task import LabelNames
+from bertkit.tasks.task_config import TaskConfig, names_of
 from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
+PARTS_OF_A_TEXT = ("text_pair", "ending_start")  # columns that may be missing, but not in one of two splits
 MAX_DIFFERENCE = 0.2  # of the share that is held out from the one that was asked for, without a warning
 
 
@@ -35,6 +38,9 @@ class SplitExamples:
     name: str = ""  # the file or dataset
     file_warnings: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # none for a dataset of the hub
+    columns: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the name of each setting's column; none in a file without columns
     marks: Mapping[str, str] = field(default_factory=dict)  # the decimal marks of a regression's labels; see `Labels`
 
     @property
@@ -159,6 +165,18 @@ def common_marks(parts: Iterable[SplitExamples]) -> Mapping[str, str]:
     return marks
 
 
+def check_same_texts(task: TaskConfig, one: SplitExamples, other: SplitExamples) -> None:
+    """Raise InputError if the examples of one file have a second text, or a beginning of endings, and those of another have none."""
+    for setting in PARTS_OF_A_TEXT:
+        for having, lacking in ((one, other), (other, one)):
+            if setting in having.columns and setting not in lacking.columns:
+                expected = named(names_of(vars(task.columns)[setting]), " or ")
+                raise InputError(
+                    f"{lacking.name}: no column {expected}, but {having.name} has {having.columns[setting]!r}; name the columns alike, or "
+                    f"set {user_name(f'task.columns.{setting}')}=null"
+                )
+
+
 class HeldOut(NamedTuple):
     """Examples of which some are held out."""
 
@@ -202,16 +220,17 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
         warnings.append(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
     marks = reading.labels.marks if reading.labels is not None else {}
-    return SplitExamples(labelled, description, examples, table.name, tuple(warnings), marks=marks)
+    columns = dict(iter(reading.columns))
+    return SplitExamples(labelled, description, examples, table.name, tuple(warnings), columns=columns, marks=marks)
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:
-    """Warn of labels that differ in capital letters alone, for which there is a class each."""
+    """Warn of labels that differ in capital letters alone, or in their Unicode normal form, for which there is a class each."""
     by_letters: dict[str, list[str]] = {}
     for label in labels:
-        by_letters.setdefault(label.casefold(), []).append(label)
+        by_letters.setdefault(unicodedata.normalize("NFKC", label).casefold(), []).append(label)
     several = [named(own, " and ") for own in by_letters.values() if len(own) > 1]
-    same = "differ in capital letters alone, and are classes of their own; write them alike if they are one"
+    same = "differ in capital letters alone, or in how Unicode writes their letters, and are classes of their own; write them alike if they are one"
     return [f"{name}: labels {listed(several)} {same}"] if several else []
 
 

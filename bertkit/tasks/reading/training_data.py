@@ -8,7 +8,7 @@ from typing import Protocol
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.readers import find_file, read_examples
-from bertkit.tasks.reading.source import SplitExamples, common_marks
+from bertkit.tasks.reading.source import SplitExamples, check_same_texts, common_marks
 from bertkit.tasks.task_config import TaskConfig
 
 NUM_MEASURED = 16  # training rows that are measured, once, where none is held out
@@ -50,8 +50,8 @@ class TrainingData:
 def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) -> TrainingData:
     """Read the splits for training and for evaluation.
 
-    `dev_share` chooses examples by a method of `held_out`. Raises InputError if a split is missing or has errors, or all training
-    examples have the same label.
+    `dev_share` chooses examples by a method of `held_out`. Raises InputError if a split is missing or has errors, all training
+    examples have the same label, or only one of the splits has pairs of texts.
     """
     task, data_dir = settings.task, settings.data_dir
     train = read_examples(task, data_dir, "train")
@@ -73,5 +73,6 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
             raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = read_examples(task, data_dir, "dev", train.labels or None)
         common_marks([train, dev])
+        check_same_texts(task, train, dev)
     most = settings.max_train_examples
     return TrainingData(train if most is None else train.first(most), dev, method)

@@ -11,12 +11,12 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Self, TextIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Self, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import in_json
+from bertkit.base.errors import InputError, in_json, named
 from bertkit.base.plugins import option
 
 Vectors = NDArray[np.float32]  # (n, D)
@@ -73,21 +73,39 @@ class PredictionFormat(OutputFormat):
 
 @option("prediction_format", ".csv")
 class Csv(PredictionFormat):
-    """RFC 4180; each key of a mapping has its own column, such as `probabilities.good`; a list is written as JSON."""
+    """RFC 4180; each key of a mapping has its own column, such as `probabilities.good`; a list is written as JSON.
+
+    The columns are those of the first chunk.
+    """
 
     columns: Sequence[str] = ()
 
     def put(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Write a chunk of rows, before the first one the names of the columns."""
+        """Write a chunk of rows, before the first one the names of the columns; raises InputError for a column that they lack."""
         flat = [_flat(row) for row in rows]
+        names = _columns(flat)
         if flat and not self.columns:
-            self.columns = [*flat[0]]
+            self.columns = names
             self._write([self.columns])
+        if unknown := [name for name in names if name not in self.columns]:
+            raise InputError(
+                f"output: a later row has {named(unknown)}, for which the file has no column; write .jsonl or .parquet"
+            )
         self._write([_cell(row.get(column), self.separator) for column in self.columns] for row in flat)
         self.file.flush()
 
     def _write(self, rows: Iterable[Iterable[str]]) -> None:
-        csv.writer(self.file, lineterminator="\n").writerows(rows)
+        csv.writer(_Lines(self.file), lineterminator="\r\n").writerows(rows)
+
+
+class _Lines(NamedTuple):
+    """Ends the rows of a `csv.writer` with a line feed; its own "\\r\\n" makes it quote a carriage return, too."""
+
+    file: TextIO
+
+    def write(self, row: str) -> None:
+        """Write a row."""
+        self.file.write(row.removesuffix("\r\n") + "\n")
 
 
 @option("prediction_format", ".tsv")
@@ -96,6 +114,11 @@ class Tsv(Csv):
 
     def _write(self, rows: Iterable[Iterable[str]]) -> None:
         self.file.writelines("\t".join(_NO_CELL.sub(" ", cell) for cell in cells) + "\n" for cells in rows)
+
+
+def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the names in any of these rows, in their order."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
 
 
 def _flat(row: Mapping[str, object]) -> dict[str, object]:
@@ -139,7 +162,8 @@ class Parquet(PredictionFormat):
         """Write a chunk of rows."""
         import pyarrow as pa
 
-        plain = [json.loads(json.dumps(row)) for row in rows]  # tuples become lists
+        names = _columns(rows)
+        plain = [json.loads(json.dumps({name: row.get(name) for name in names})) for row in rows]  # tuples become lists
         self.schema = pa.unify_schemas([self.schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
         write_lines(self.lines, plain)
 

@@ -7,20 +7,22 @@ Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert run_squad
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, counted
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import ContextToken, SpanFeature
-from bertkit.tasks.reading.cells import Cells
-from bertkit.tasks.reading.labels import as_number
+from bertkit.tasks.reading.cells import Cells, CountedRows
+from bertkit.tasks.reading.labels import as_number, spelled
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.task_config import SpansConfig
 
+IMPOSSIBLE = "is_impossible"  # whether a question has no answer; then its answers are only plausible
 START = "answer_start"  # where an answer begins, in characters
 NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end
 
@@ -48,19 +50,24 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     config, is_input = reading.config, reading.is_input
     question = reading.find(config.columns.question, "question")
     context = reading.find(config.columns.context, "context")
-    field = None if is_input else reading.table.find_optional(config.columns.answers, "answers")
+    field = None if is_input else reading.find_optional(config.columns.answers, "answers")
     ids = reading.ids(is_unique=True)  # the output files use ids as keys
+    ambiguous = CountedRows()
 
     def example(row: Cells, where: str, line: int) -> SpanExample:
         example_id = ids.take(optional_value(row, ids.field), where, line)
         where = f"{where}: question '{example_id}'"
         question_text, text = required_text(row, question, where), required_text(row, context, where)
         answers: tuple[Answer, ...] | None = None
-        if not is_input and row.get("is_impossible") is True:
+        if not is_input and _is_true(row.get(IMPOSSIBLE), where):
             answers = ()
         elif field is not None and row.get(field) is not None:
             pairs = _texts_and_starts(row[field], row.get(START), where, field)
             answers = tuple(_answer(*pair, text, where) for pair in pairs)
+            if any(
+                start is None and text.count(answer.text) > 1 for (_, start), answer in zip(pairs, answers, strict=True)
+            ):
+                ambiguous.add(where)
         if reading.is_labelled and answers is None:
             raise InputError(f"{where}: no answers; only a test file may have none; set task.columns.answers=")
         if answers == () and is_always_answered:
@@ -68,7 +75,23 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         reading.note_empty(where, question_text, text)
         return SpanExample(example_id, question_text, text, answers)
 
-    return reading.each(example)
+    def examples() -> Iterator[SpanExample]:
+        yield from reading.each(example)
+        if ambiguous.num_rows:
+            several = f"{counted(ambiguous.num_rows, 'question')} with an answer without {START} that its context has several times"
+            way = "the first place is taken, a whole word if there is one"
+            reading.file_warnings.append(f"{reading.table.name}: {several}, the first at {ambiguous.first}; {way}")
+
+    return examples()
+
+
+def _is_true(value: object, where: str) -> bool:
+    """Return whether a question has no answer; tables write it as text, and pandas as a number beside gaps."""
+    known = {"true": True, "1": True, "false": False, "0": False, "": False}
+    text = "" if value is None else spelled(value) if isinstance(value, (str, int, float)) else repr(value)
+    if text.lower() not in known:
+        raise InputError(f"{where}: {IMPOSSIBLE} {value!r:.80}; expected true or false")
+    return known[text.lower()]
 
 
 def _texts_and_starts(value: object, start: object, where: str, field: str) -> list[tuple[object, object]]:
@@ -99,9 +122,10 @@ def _answer(text: object, start: object, context: str, where: str) -> Answer:
             f"{where}: empty answer ({text!r:.80}); correct it, or remove it if the question has no answer"
         )
     if start is None:
-        start = context.find(text)
-        if start < 0:
+        found = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context) or re.search(re.escape(text), context)
+        if found is None:
             raise InputError(f"{where}: answer {text!r:.80} is not in its context; correct it")
+        start = found.start()
     if isinstance(start, float) and start.is_integer():  # as pandas writes a column with gaps
         start = int(start)
     if isinstance(start, bool) or not isinstance(start, int):

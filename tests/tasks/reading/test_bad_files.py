@@ -84,6 +84,8 @@ FAULTS = [
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O"]}\n', ('/dev.jsonl:1', '2 tokens but 1 tags')),
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", ""], "tags": ["O", "O"]}\n', ('/dev.jsonl:1', "'tokens'")),
     ("tagging", "dev.jsonl", "dev", '{"tokens": ["a", "b"], "tags": ["O", 1]}\n', ('/dev.jsonl:1', 'different types')),
+    ("tagging", "dev.csv", "dev", "tokens,tags\n\"['a' 'b']\",O O\n", ('/dev.csv:2', "'tokens'", "a list with commas")),
+    ("tagging", "dev.csv", "dev", "tokens,tags\na b,[0 1]\n", ('/dev.csv:2', "'tags'", "a list with commas")),
     ("pos", "x-ud-dev.conllu", "dev", "1\ta\ta\tNOUN\n", ('/x-ud-dev.conllu:1', '(4, expected 10')),
     ("pos", "x-ud-dev.conllu", "dev", UD.replace("AUX", "_"), ('/x-ud-dev.conllu:4: tag', "'_'", "'ADJ'")),
     # questions
@@ -96,6 +98,12 @@ FAULTS = [
     ("squad1", "dev-v1.1.json", "dev", nested(answers=None), ("/dev-v1.1.json:1: question 'q1'", 'no answers')),
     ("squad2", "dev-v2.0.json", "dev", '{"data": [{"paragraphs": [{"qas": []}]}]}', ('/dev-v2.0.json', "'context'")),
     ("squad2", "dev-v2.0.json", "dev", '{"data": [{"paragraphs": 3}]}', ('/dev-v2.0.json', "'paragraphs'")),
+    ("squad2", "dev-v2.0.json", "dev", nested(is_impossible="perhaps"), ("/dev-v2.0.json:1: question 'q1'", "is_impossible 'perhaps'")),
+    # what the first record lacks
+    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"text": "b", "text_pair": "c", "label": "y"}\n', ('/dev.jsonl:2', "'text_pair'", "which the first record lacks")),
+    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"id": 7, "text": "b", "label": "y"}\n', ('/dev.jsonl:2', "'id'", "which the first record lacks")),
+    ("sequence", "test.jsonl", "test", '{"text": "a"}\n{"text": "b", "label": "y"}\n', ('/test.jsonl:2', "'label'", "which the first record lacks")),
+    ("tagging", "test.jsonl", "test", '{"tokens": ["a"]}\n{"tokens": ["b"], "tags": ["O"]}\n', ('/test.jsonl:2', "'tags'", "which the first record lacks")),
     ("spans", "dev.jsonl", "dev", '{"question": "a", "context": "b", "answer": "c"}', ("/dev.jsonl:1: question '0'", "'c'")),
     # texts that are made of texts
     ("translation", "train.tsv", "train", "en\tde\nx\ty\n", ('/train.tsv:1', "'source'", "'src'", "'en'")),

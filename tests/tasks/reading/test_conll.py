@@ -92,6 +92,18 @@ def test_json_tags_are_converted_to_iob2(tmp_path: Path) -> None:
     assert source.describe().endswith("2 sequences of 3 words; O 2 (66.7%), B-PER 1 (33.3%)")
 
 
+def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
+    """As pandas writes them, and as a JSON list in a cell."""
+    lists = [["Bob", "it's", ",", "a"], ["B-PER", "O", "O", "O"]]
+    for words, tags in (map(str, lists), map(json.dumps, lists)):
+        cells = ",".join(f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in (words, tags))
+        write(tmp_path, "train.csv", f"tokens,tags\n{cells}\n[ x ],O B-LOC O\n")
+        expected = [(("Bob", "it's", ",", "a"), ("B-PER", "O", "O", "O")), (("[", "x", "]"), ("O", "B-LOC", "O"))]
+        assert tagged(read(tmp_path, "tagging", "train")) == expected
+    write(tmp_path, "train.csv", "tokens,tags\n\"['Bob', 'x']\",\"[1, 0]\"\n['a'],[0]\n")
+    assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("1", "0")), (("a",), ("0",))]
+
+
 def test_names_of_columns_in_copies_of_conll2003(tmp_path: Path) -> None:
     for words, tags in (("tokens", "ner_tags"), ("words", "ner"), ("tokens", "tags")):
         write(tmp_path, "train.json", json.dumps({words: ["Bob", "x"], tags: ["B-PER", "O"]}))

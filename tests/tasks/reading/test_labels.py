@@ -86,6 +86,41 @@ def test_both_splits_have_the_same_decimal_mark(tmp_path: Path) -> None:
     assert [example.label for example in read_training_data(settings).dev.examples] == [2.0, 1.5]
 
 
+def test_both_splits_have_pairs_of_texts_or_none(tmp_path: Path) -> None:
+    single, pairs, renamed = (
+        "text,label\na,x\nb,y\n",
+        "text,text_pair,label\na,b,x\nb,c,y\n",
+        "text,pair,label\na,b,x\nb,c,y\n",
+    )
+    for train, dev, has_pairs in ((pairs, pairs, "both"), (single, single, "none"), (single, renamed, "none")):
+        write(tmp_path, "train.csv", train)
+        write(tmp_path, "dev.csv", dev)
+        read_split = read_training_data(Chosen(task_config("sequence"), str(tmp_path))).dev
+        assert {example.text_pair is not None for example in read_split.examples} == {has_pairs == "both"}
+    for train, dev, lacking, having in ((pairs, renamed, "dev", "train"), (single, pairs, "train", "dev")):
+        write(tmp_path, "train.csv", train)
+        write(tmp_path, "dev.csv", dev)
+        words = f"{lacking}.csv: no column 'text_pair' or 'sentence2', but .*{having}.csv has 'text_pair'"
+        with pytest.raises(InputError, match=words):
+            read_training_data(Chosen(task_config("sequence"), str(tmp_path)))
+        alone = task_config("sequence", "task.columns.text_pair=null")
+        assert read_training_data(Chosen(alone, str(tmp_path))).dev.examples[0].text_pair is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dev.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n{"text": "c", "label": 0}\n'),
+        ("dev.csv", "text,label\na,1.0\nb,-1.0\nc,0.0\n"),
+    ],
+)
+def test_rows_are_skipped_by_a_number_whatever_its_type(tmp_path: Path, name: str, content: str) -> None:
+    write(tmp_path, name, content)
+    source = read(tmp_path, "sequence", "dev", "skip_labels=['-1']")
+    assert (source.labels, [example.text for example in source.examples]) == (("0", "1"), ["a", "c"])
+    assert source.warnings == (f"{tmp_path}/{name}: skipped 1 row with the label '-1'",)
+
+
 SEVERAL = {
     "train.csv": 'text,labels\na,"joy, fear"\nb,\nc,fear\n',
     "train.tsv": "text\tlabel\na\tjoy,fear,joy\nb\t \nc\tfear\n",

@@ -37,6 +37,34 @@ def test_an_answer_begins_where_its_row_says(tmp_path: Path, start: float) -> No
         read(tmp_path, "spans", "train")
 
 
+@pytest.mark.parametrize(("yes", "no"), [("True", "False"), ("1", "0"), ("1.0", ""), ("true", "false")])
+def test_a_question_without_an_answer_has_none_in_a_table(tmp_path: Path, yes: str, no: str) -> None:
+    """Its answers are plausible and wrong."""
+    header = "context,question,answer_text,answer_start,is_impossible\n"
+    write(tmp_path, "dev.csv", f"{header}{CONTEXT},Who?,Ann,16,{no}\n{CONTEXT},When?,Ann,0,{yes}\n")
+    answers = [one.answers for one in read(tmp_path, "spans", "dev").examples]
+    assert [[answer.start for answer in own or ()] for own in answers] == [[16], []]
+    for value, expected in ((1, []), ("true", []), (0, [16]), (None, [16])):
+        row = {**QUESTION, "answer_start": 16, "is_impossible": value}
+        write(tmp_path, "train.jsonl", json.dumps(row))
+        (example,) = read(tmp_path, "spans", "train").examples
+        assert [answer.start for answer in example.answers or ()] == expected
+
+
+def test_an_answer_without_a_place_is_a_whole_word(tmp_path: Path) -> None:
+    contexts = {"Anna met Ann. Ann left.": 9, "Annas met.": 0, "Bob met Ann.": 8}
+    lines = [json.dumps({**QUESTION, "context": context}) for context in contexts]
+    write(tmp_path, "dev.jsonl", "\n".join(lines))
+    source = read(tmp_path, "spans", "dev")
+    assert [[answer.start for answer in one.answers or ()] for one in source.examples] == [
+        [n] for n in contexts.values()
+    ]
+    assert source.warnings == (
+        f"{tmp_path}/dev.jsonl: 1 question with an answer without answer_start that its context has several times, the first at "
+        f"{tmp_path}/dev.jsonl:1: question '0'; the first place is taken, a whole word if there is one",
+    )
+
+
 MULTI_HOT = '{{"text": "a", "labels": {}}}\n{{"text": "b", "labels": {}}}\n'
 LABEL_SETS: list[tuple[str, str, tuple[str, ...], Any]] = [  # a file, its content, settings; the labels, or words of the refusal
     ("train.jsonl", MULTI_HOT.format([0.0, 1.0, 1.0], [1.0, 0.0, 0.0]), (), [("1", "2"), ("0",)]),  # as the Trainer takes them
