@@ -102,7 +102,9 @@ def relabel(stored: Stored, heads: Sequence[str], wanted: BertConfig) -> None:
     names = {name: ours for name, ours in stored.our_names.items() if part_of(ours) in parts}
     if is_same and set(here) == set(there) and wanted.head.kind == "linear":
         rows = [there.index(label) for label in here]
-        stored.weights.update({ours: stored.weights[ours][rows] for ours in names.values()})
+        # not the rows of a transform before the last map
+        of_labels = [ours for ours in names.values() if ours.split(".")[2] == "dense"]
+        stored.weights.update({ours: stored.weights[ours][rows] for ours in of_labels})
         return
     reason = f"other labels: {listed(there)}" if set(here) != set(there) else f"head={stored.config.head.kind}"
     stored.skipped.update(dict.fromkeys(names, f"head with {reason}"))

@@ -26,6 +26,7 @@ BERT, GENERIC = "BertTokenizer", ("", "PreTrainedTokenizer", "TokenizersBackend"
 CLASSES = {
     "bert": BERT, "encoder-decoder": BERT, "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer", "distilbert": BERT, "ernie": BERT, "electra": BERT, "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }  # fmt: skip
 
 

@@ -204,6 +204,21 @@ def test_from_its_directory_to_a_task_and_back(kind: str, tmp_path: Path) -> Non
     assert np.abs(vectors - expected_vectors).max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_tokenizer_whose_class_no_file_names_is_that_of_the_type(kind: str, tmp_path: Path) -> None:
+    """Also where the class has other rules than the file, of which it takes the vocabulary alone."""
+    with_tokenizer(tmp_path, kind)
+    path, file = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in settings.items() if key != "tokenizer_class"}))
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"normalizer": {"type": "Prepend", "prepend": "e"}}))
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), bertkit.load_tokenizer(tmp_path)
+    texts = [*TEXTS, "two  spaces", " before", "after ", "a\nb\tc"]
+    assert ours(texts)["input_ids"] == theirs(texts)["input_ids"]
+    assert ours(texts, texts[::-1])["input_ids"] == theirs(texts, texts[::-1])["input_ids"]
+
+
 def test_padding_before_a_text_does_not_shift_the_positions_of_roberta(tmp_path: Path) -> None:
     theirs = saved(tmp_path, "roberta", (), 2, vocab_size=50, pad_token_id=1, max_position_embeddings=20)
     ids = torch.tensor([[1, 1, 1, 7, 8, 9], [2, 3, 4, 5, 6, 7]])

@@ -21,6 +21,7 @@ from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.interop.hugging_face.directory import write_model
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture, modern_attention
 from bertkit.interop.load import load_directory
+from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.comparison import certify
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
 from bertkit.model.head.head import any_pooled
@@ -104,6 +105,22 @@ def test_what_transformers_saved_has_its_logits(heads: tuple[str], tmp_path: Pat
     is_token = mask.bool() if expected.dim() == 3 else ...
     torch.testing.assert_close(actual[is_token], expected[is_token], rtol=0, atol=2e-5)
     assert expected[is_token].std() > 0.01
+
+
+@pytest.mark.parametrize("head", ["sequence", "token"])
+@pytest.mark.parametrize("num_labels", [3, SHAPE["hidden_size"]])
+def test_labels_in_another_order_change_the_order_of_the_logits_alone(
+    head: str, num_labels: int, tmp_path: Path
+) -> None:
+    """Also with as many labels as the transform before the last map has rows, which keep their order."""
+    names = [f"label {number}" for number in range(num_labels)]
+    theirs = saved_by_transformers(tmp_path, CLASSES[head,], id2label=dict(enumerate(names)))
+    ours, report = load_directory(tmp_path, [head], labels=names[::-1])
+    assert (report.new, ours.config.labels) == ([], tuple(names[::-1]))
+    ids = torch.randint(1, 40, (3, 17), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        actual, expected = PaddedBert(ours).eval()(ids).logits[head], theirs(input_ids=ids).logits
+    torch.testing.assert_close(actual, expected.flip(-1), rtol=0, atol=2e-5)
 
 
 def test_a_config_of_transformers_4_is_read(tmp_path: Path) -> None:
