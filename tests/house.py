@@ -94,16 +94,22 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 @functools.cache
-def imports(path: Path, for_types: bool = False) -> set[str]:
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file, flat, and without leaves that nothing here counts."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(node for node in ast.walk(tree) if not isinstance(node, ast.expr_context | ast.operator))
+
+
+@functools.cache
+def imports(path: Path, for_types: bool) -> set[str]:
     """Every dotted name that a file imports, at its top or inside a function; those for type checkers alone only on request."""
-    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     left_out: set[ast.AST] = set()
-    for node in nodes:
+    for node in nodes_of(path):
         is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         if is_for_types and not for_types:
             left_out.update(node.body)
     names = set()
-    for node in nodes:
+    for node in nodes_of(path):
         if node in left_out:
             continue
         if isinstance(node, ast.Import):
@@ -175,7 +181,7 @@ def floors(graph: Mapping[str, set[str]]) -> int:
 
 def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, lines and parameters of every function of a file; its docstring counts among the lines."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             names = [each.arg for each in arguments if each.arg not in ("self", "cls", "ctx")]
@@ -188,7 +194,7 @@ BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Try, ast.Exce
 def counts(paths: Iterable[Path]) -> Counter[str]:
     """The statements of files, and what costs their reader most."""
     number: Counter[str] = Counter()
-    for node in (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
+    for node in (node for path in paths for node in nodes_of(path)):
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
         number["statements"] += isinstance(node, ast.stmt) and not is_docstring
@@ -207,8 +213,7 @@ def counts(paths: Iterable[Path]) -> Counter[str]:
 
 def same_names(known: Mapping[str, Path]) -> list[str]:
     """The names that public classes of two files have."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in known.values()]
-    names = [{node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} for tree in trees]
+    names = [{node.name for node in nodes_of(path) if isinstance(node, ast.ClassDef)} for path in known.values()]
     number = Counter(name for each in names for name in each if not name.startswith("_"))
     return sorted(name for name, count in number.items() if count > 1)
 
