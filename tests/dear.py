@@ -8,7 +8,7 @@ Unlike durations, they are nearly the same on a busy machine. The time of a modu
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,11 +37,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 STARTED = pytest.StashKey[float]()
 
-if __name__ == "__main__":
+
+def by_file(lines: Iterable[str]) -> Counter[str]:
+    """The seconds of each file in what `note` has written."""
     seconds: Counter[str] = Counter()
-    for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+    for line in lines:
         spent, test = line.split(" ", 1)
         seconds[test.split("::")[0]] += float(spent)
+    return seconds
+
+
+if __name__ == "__main__":
+    seconds = by_file(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines())
     for name, total in seconds.most_common(20):
         print(f"{total:7.1f}  {name}")
     print(f"{sum(seconds.values()):7.1f}  all {len(seconds)} files")

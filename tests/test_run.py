@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dear import by_file
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """\
@@ -35,7 +36,15 @@ def write_script(path: Path, text: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A copy of the scripts, with tests of which three need a browser; programs are found in `programs` alone."""
     root = tmp_path / "checkout"
-    for name in (".ci/run", ".ci/release", ".ci/versions", "tests/run.sh", "tests/browser.py", "tests/skipped.py"):
+    for name in (
+        ".ci/run",
+        ".ci/release",
+        ".ci/versions",
+        "tests/run.sh",
+        "tests/browser.py",
+        "tests/dear.py",
+        "tests/skipped.py",
+    ):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
     (root / "tests/test_pages.py").write_text(TESTS)
@@ -64,9 +73,28 @@ def test_the_last_line_counts_skipped_tests_and_says_what_they_need(checkout: Pa
     assert output[-1] == "== 3 tests were skipped: 3 (no browser: apt-get install chromium)"
 
 
-def test_the_last_line_says_that_no_test_was_skipped(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "tests/test_pages.py").write_text("def test_passes(): ...\n")
+BUSY = "import time; until = time.process_time() + 0.3\nwhile time.process_time() < until: pass\n"
+
+
+def test_the_last_line_says_that_no_test_was_skipped_and_dear_files_are_named(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's time is that of its tests and of their processes, whatever else the machine does."""
+    monkeypatch.setenv("DEAR", str(tmp_path / "dear"))
+    (checkout / "tests/conftest.py").write_text(
+        "from dear import pytest_runtest_call, pytest_runtest_setup\nfrom skipped import pytest_terminal_summary\n"
+    )
+    (checkout / "tests/test_pages.py").write_text(
+        "import subprocess, sys\n"
+        f"def test_here(): exec({BUSY!r}, {{}})\n"
+        f"def test_there(): subprocess.run([sys.executable, '-c', {BUSY!r}], check=True)\n"
+    )
+    (checkout / "tests/test_waiting.py").write_text("import time\ndef test_waits(): time.sleep(0.3)\n")
     assert output_of(checkout / "tests/run.sh", tmp_path / "programs")[-1] == "== no test was skipped"
+    seconds = by_file((tmp_path / "dear").read_text().splitlines())
+    assert seconds.keys() == {"tests/test_pages.py", "tests/test_waiting.py"}
+    assert seconds["tests/test_pages.py"] > 0.6
+    assert seconds["tests/test_waiting.py"] < 0.2
 
 
 @pytest.mark.parametrize("has_network", [True, False])

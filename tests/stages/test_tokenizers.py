@@ -25,7 +25,7 @@ TUNE = [
 ]
 
 
-@pytest.fixture(scope="module", params=["byte_level", "unigram", "gemma"])
+@pytest.fixture(scope="module", params=["byte_level", "unigram", pytest.param("gemma", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_model(tmp_path_factory.mktemp("start") / request.param, request.param)
 

@@ -118,7 +118,10 @@ def saved(folder: Path, kind: str, heads: tuple[str, ...], number: int, **more: 
 
 
 CASES = [(kind, heads) for kind in CONFIGS for heads in architecture(kind).classes]
-AS_ROBERTA = ("xlm-roberta", "camembert")  # the same classes under other names: the masked LM of each is quick
+AS_ROBERTA = (
+    "xlm-roberta",
+    "camembert",
+)  # the same classes under other names: the masked LM of each is quick, and the tokenizer of one
 
 
 @pytest.mark.parametrize(("kind", "heads"), [
@@ -170,7 +173,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind == "camembert" else []) for kind in CONFIGS]
+)
 def test_from_its_directory_to_a_task_and_back(kind: str, tmp_path: Path) -> None:
     """Tokens, fine-tuning on pairs, predictions beside a pipeline of `transformers`, vectors beside sentence-transformers."""
     with_tokenizer(tmp_path / "model", kind)
