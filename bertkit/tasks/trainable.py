@@ -88,7 +88,7 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
     def classes_of(self, example: ExampleT) -> Sequence[str]:
         """Return the classes of an example; a file with a single class is useless. None if labels are no classes."""
         names = [label for label in self.labels_of(example) if isinstance(label, str)]
-        return [", ".join(names)] if names else []
+        return [", ".join(sorted(names))] if names else []
 
     def expected_labels(self) -> LabelNames:
         """Return the labels that should occur in a file."""

@@ -198,6 +198,8 @@ def test_a_trec_run_lists_each_document_once_by_its_best_passage(tmp_path: Path,
     arguments = [f"corpus.path=[{corpus},'{text}']", f"output={tmp_path / 'library.db'}"]
     assert run(["index", *arguments, "passages.words=2", "passages.overlap=0"]) == 0
     questions.write_text('{"id": "q 1", "question": "kan"}\n{"id": "q2", "question": "mir lon"}\n{"question": "xyz"}\n')
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text('{"id": "q", "question": "kan"}\n{"id": "q", "question": "lon"}\n')
     library, output = f"index={tmp_path / 'library.db'}", tmp_path / "run.trec"
     assert search(library, f"input={questions}", f"output={output}", "top_k=2", "candidates=9") == 0
     lines = [line.split(" ") for line in output.read_text().splitlines()]
@@ -213,6 +215,14 @@ def test_a_trec_run_lists_each_document_once_by_its_best_passage(tmp_path: Path,
         ([f"input={questions}", "order=all"], "order=all: a TREC run"),
     ):
         refused(search(library, *arguments, f"output={output}"), line, capsys)
+    repeated = [f"input={twice}", f"output={tmp_path / 'twice.trec'}"]
+    refused(
+        search(library, *repeated), "question id 'q' occurs twice, which would be one question in a TREC run", capsys
+    )
+    twice.write_text('{"id": null, "question": "kan"}\n{"id": null, "question": "lon"}\n')
+    assert search(library, f"input={twice}", f"output={output}", "candidates=9", "overwrite=true") == 0
+    numbers = [line.split(" ")[0] for line in output.read_text().splitlines()]
+    assert [*dict.fromkeys(numbers)] == ["1", "2"]
 
 
 def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertkit.apps.retrieval.questions import AnswerScores, Question
 from bertkit.apps.retrieval.ranking import Candidate
+from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.tasks.reading.writers import OutputFormat, word_cell, write_lines
@@ -102,12 +103,21 @@ class TrecRun(PassageFormat):
 
     one_order = "a TREC run"
 
+    def __init__(self, file: TextIO, top_k: int) -> None:
+        super().__init__(file, top_k)
+        self.ids = set[str]()  # of the questions so far
+
     def put(self, ranking: Ranking) -> None:
-        """Write the documents for a question."""
+        """Write the documents for a question; raises InputError for an id that another question has."""
         ((order, ordered),) = ranking.ordered.items()
         best = dict[str, float]()
         for candidate, score in ordered:
             best.setdefault(word_cell(candidate.hit.document), score)
         of_question = word_cell(ranking.question.id)
+        if of_question in self.ids:
+            raise InputError(
+                f"question id {of_question!r:.80} occurs twice, which would be one question in a TREC run; change one"
+            )
+        self.ids.add(of_question)
         for rank, (document, score) in enumerate(itertools.islice(best.items(), self.top_k), 1):
             self.file.write(f"{of_question} Q0 {document} {rank} {score} bertkit-{order}\n")

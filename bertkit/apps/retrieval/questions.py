@@ -104,7 +104,8 @@ def _question(row: Mapping[str, Any], field: str, where: str, number: int) -> Qu
     if len(kept) < len(texts):
         raise InputError(f"{where}: field 'answers' is not a text, a list of texts, or SQuAD's answers; correct it")
     named = None if passage is None else str(passage)
-    return Question(str(row.get("id", number)), str(text), kept, context or None, named)
+    own_id = row.get("id")
+    return Question(str(number if own_id in (None, "") else own_id), str(text), kept, context or None, named)
 
 
 def _plain(text: str) -> str:

@@ -91,7 +91,10 @@ def json_format(beginning: str) -> str | None:
 
 
 def conll_format(task: AnyTask, lines: list[str]) -> str | None:
-    """Detect CoNLL: equally many columns in every line, one of them with tags, and blank lines between sentences."""
+    """Detect CoNLL: equally many columns in every line, one of them with tags, and blank lines between sentences.
+
+    For a tagger a single word in every line is enough, as in a test file without tags.
+    """
     if lines[0].startswith("-DOCSTART-"):
         return "conll"
     content = [line for line in lines if line[:1] not in ("", "#")]
@@ -100,8 +103,10 @@ def conll_format(task: AnyTask, lines: list[str]) -> str | None:
     rows = [BLANKS.split(line.strip(" \t")) for line in lines if not line.startswith("#")]
     words = [row for row in rows if row != [""]]
     has_sentences = [""] in rows and any(one != [""] != next_ for one, next_ in itertools.pairwise(rows))
-    if not has_sentences or len({*map(len, words)}) > 1 or len(words[0]) < 2:
+    if not has_sentences or len({*map(len, words)}) > 1:
         return None
+    if len(words[0]) == 1:
+        return "conll" if task.has_words else None
     column = number_of(task.config.columns.tags, -1)
     tags = {row[column] for row in words} if -len(words[0]) <= column < len(words[0]) else {""}
     only_by_chance = set() if task.has_words else {"O"}  # a text may have the letter O in each line

@@ -67,6 +67,7 @@ COLUMNS = [
     ("kan B-X\nlon I-X\n\nmin O\n", [["kan", "lon"], ["min"]]),
     ("kan S-X\nlon O\n\n", [["kan", "lon"]]),  # of another scheme than the model's
     ("-DOCSTART- O\n\nkan O\n", [["kan"]]),
+    ("kan\nlon\n\nmin\n", [["kan", "lon"], ["min"]]),  # a test file without tags
     ("# id\n1\tkan\t" + "\t".join("_" * 8) + "\n\n", [["kan"]]),
 ]
 

@@ -92,6 +92,14 @@ def test_several_labels_in_other_forms(
         assert [row[3] for row in rows(read(tmp_path, "sequence", "train", "multi_label=true", *settings))] == expected
 
 
+@pytest.mark.parametrize("content", [MULTI_HOT.format([0, 1], [1, 0]), MULTI_HOT.format('["b", "a"]', '["a", "b"]')])
+def test_the_same_labels_in_another_order_are_one_class(tmp_path: Path, content: str) -> None:
+    """Such as 1 or 0 for each of two labels, which look like lists of label numbers."""
+    write(tmp_path, "train.jsonl", content)
+    (warning,) = read(tmp_path, "sequence", "train", "multi_label=true").warnings
+    assert warning.endswith("; nothing can be learned from a single class")
+
+
 def test_labels_without_an_example_are_counted_where_each_has_its_place(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", MULTI_HOT.format([0.0, 1.0, 0.0], [0.0, 0.0, 0.0]))
     assert read(tmp_path, "sequence", "train", "multi_label=true").labels == ("0", "1", "2")
