@@ -181,7 +181,7 @@ def kill_midway(command: list[str], encoded: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="workers are looked for in /proc")
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_command_goes_on(text: Path, plain: dict[str, str], tmp_path: Path, num_workers: int) -> None:
     more = [f"num_workers={num_workers}", "part_bytes=2000"]
     encoded = tmp_path / "data.partial" / ".unfinished" / "pieces"
