@@ -181,7 +181,7 @@ def test_a_worker_dies_and_others_go_on(python: Path, tokenizer: Tokenizer, tmp_
 def test_metrics_are_sums_over_workers(python: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Also over a worker that died: no counter goes back."""
     make_model(tokenizer, tmp_path / "model")
-    with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2") as server:
+    with serving(python, f"model_dir={tmp_path / 'model'}", "workers=2", code=AS_USERS_DO) as server:
         wait_until(lambda: len(workers(server)) == 2)
 
         def figure(name: str) -> float:
