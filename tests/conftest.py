@@ -47,6 +47,14 @@ Capsys = pytest.CaptureFixture[str]
 HIDDEN, HEADS, LAYERS, INTERMEDIATE, POSITIONS = 26, 2, 3, 37, 41
 
 
+# Whose fixtures take many seconds: at the end, where workers take one another's tests, each of them would make its own.
+FIRST = ("test_readme.py", "test_release.py", "test_docker.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from looking at what the imports made again and again, half a second each time."""
     gc.freeze()
