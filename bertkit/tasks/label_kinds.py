@@ -74,6 +74,13 @@ class OneLabel(SequenceTask[str]):
             return TaskMetrics("one of several labels", (*metrics.MULTI_LABEL, "matthews_correlation"))
         return TaskMetrics("one of two labels", ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"))
 
+    @property
+    def remark(self) -> str:
+        """Name the label whose F1 is measured, unless the settings have chosen the order of the labels."""
+        is_told = "f1" in self.config.metrics and self.config.label_names is None and len(self.labels) == 2
+        first, second = self.labels if is_told else ("", "")
+        return f"F1 is that of '{second}'; task.labels=[{second},{first}] would take '{first}'" if is_told else ""
+
     def names_in(self, label: str) -> Sequence[str]:
         """Return the label."""
         return [label]

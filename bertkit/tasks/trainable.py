@@ -94,6 +94,11 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         """Return the labels that should occur in a file."""
         return self.labels
 
+    @property
+    def remark(self) -> str:
+        """What a reader of the scores must know of the labels; "" if nothing."""
+        return ""
+
     def size(self, examples: Sequence[ExampleT]) -> str:
         """Return the number of examples, in words."""
         return counted(len(examples), self.unit)

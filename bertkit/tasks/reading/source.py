@@ -89,7 +89,7 @@ class SplitExamples:
         histogram = sorted(counts.items(), key=lambda item: (order.get(str(item[0]), len(order)), str(item[0])))
         shares = [f"{'no label' if label is None else label} {n:,} ({n / total:.1%})" for label, n in histogram]
         more = [f"and {len(shares) - MAX_SHARES} more"] if len(shares) > MAX_SHARES else []
-        return f"{text}; {', '.join([*shares[:MAX_SHARES], *more])}"
+        return "; ".join(filter(None, [text, ", ".join([*shares[:MAX_SHARES], *more]), self.task.remark]))
 
     def check_labelled(self, split: str) -> None:
         """Raise InputError if an example has no label."""

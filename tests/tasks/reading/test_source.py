@@ -62,6 +62,14 @@ def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
     assert len(held.examples) == 2000
 
 
+def test_the_label_of_f1_is_named_where_the_alphabet_chooses_it(tmp_path: Path) -> None:
+    write(tmp_path, "dev.csv", "text,label\na,hate\nb,none\n")
+    remark = "F1 is that of 'none'; task.labels=[none,hate] would take 'hate'"
+    assert read(tmp_path, "sequence", "dev", "metrics=[f1]").describe().endswith(f"none 1 (50.0%); {remark}")
+    for settings in (["metrics=[accuracy]"], ["metrics=[f1]", "labels=[none,hate]"]):
+        assert "F1" not in read(tmp_path, "sequence", "dev", *settings).describe()
+
+
 WARNED = [
     ("sst2", "SST-2/dev.tsv", "sentence\tlabel\na\t1\nb\t1\n", "every label is 'positive'"),
     ("qnli", "QNLI/dev.tsv", "index\tquestion\tsentence\tlabel\n0\t \tb\tentailment\n", "kept 1 example with an empty text, the first at"),
