@@ -216,9 +216,9 @@ def finetune_together(
     if is_main:
         say(f"-- {', '.join(settings.task.name for settings in given)} together, seed {given[0].seed}")
     job = plan_together(given, directory)
-    is_done = (directory / RESULT).is_file() and not check(
-        directory, job.identity, job.rules, job.settings.resume.allow
-    )
+    places = [directory, *(Path(settings.output_dir) for settings in given)]
+    has_results = all((place / RESULT).is_file() for place in places)
+    is_done = has_results and not check(directory, job.identity, job.rules, job.settings.resume.allow)
     if is_main and is_done:
         say(f"done already: {directory}")
     try:

@@ -188,6 +188,10 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     assert run(command) == 0
     assert "done already" in capsys.readouterr().out
     assert {name: state for name, state in state_of(output).items() if "/" in name} == files
+    shutil.rmtree(output / "cola")  # it is written again, from the best weights
+    assert run(command) == 0
+    for name in ("model/model.safetensors", "eval.json"):
+        assert (output / "cola" / "seed-3" / name).read_bytes() == (finished / "cola" / "seed-3" / name).read_bytes()
 
 
 @pytest.mark.usefixtures("quick")
