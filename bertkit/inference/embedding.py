@@ -213,6 +213,8 @@ def _texts_of(inputs: object, column: str | int | None) -> list[Any]:
         raise InputError(
             f"texts: no column '{chosen}' (of texts: {named(found)}); pass one of them, as in frame['review']"
         )
+    if lacking := next((number for number, row in enumerate(rows, 1) if str(chosen) not in row), None):
+        raise InputError(f"texts: row {lacking}: no field '{chosen}'; add it, or leave the row out")
     return [row[str(chosen)] for row in rows]
 
 

@@ -122,6 +122,11 @@ def test_embedder_refuses_values_that_are_no_text(text: Any, message: str, small
         load_embedder(small_dir)(["ka", text])
 
 
+def test_a_row_without_the_texts_column_is_named(small_dir: Path) -> None:
+    with pytest.raises(InputError, match="texts: row 2: no field 'text'"):
+        load_embedder(small_dir)([{"text": "kan"}, {"txt": "lon"}])
+
+
 def test_the_example_of_its_docstring() -> None:
     names = {"bertkit": bertkit, "model_dir": minilm_dir()}
     (example,) = doctest.DocTestFinder().find(load_embedder, "load_embedder", globs=names)
