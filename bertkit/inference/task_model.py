@@ -14,6 +14,7 @@ from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.generation_json import search_of
 from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.model.bert_config import problem_type_of
@@ -128,7 +129,7 @@ def fill_mask_for(texts: AnyTask) -> FillMaskTask:
 def continuation_for(model: BertWithHeads, changes: Settings) -> ContinuationTask:
     """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
     longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
-    search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1}
+    search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1} | _search_of(model)
     config = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
     refuse(config.length_problems(model.config))
     task = ContinuationTask(config)
@@ -182,11 +183,13 @@ def _task_for(
     head = next(filter(is_of_task, model.heads))
     kind = head_of(head).task
     assert kind is not None, "a head of a task"
-    longest = model.config.max_position_embeddings
     multi_label = head == "sequence" and problem_type_of(model.config) == "multi_label_classification"
     if task is None:
-        general = _general_settings(kind, longest, tokenizer.max_length) | {"multi_label": multi_label}
-        task = _changed(task_settings_of_run(model_dir) or general, changes)
+        settings = task_settings_of_run(model_dir) or {
+            **_general_settings(kind, model, tokenizer.max_length),
+            "multi_label": multi_label,
+        }
+        task = _changed(settings, changes)
     if task_of(task).head != head:
         raise InputError(
             f"task={task.name} is of kind {task.kind}, but model_dir={model_dir} has a head for {kind}; choose another task or "
@@ -203,13 +206,19 @@ def _task_for(
     return dataclasses.replace(task, labels="regression") if is_number else task
 
 
-def _general_settings(kind: str, longest: int, max_length: int | None) -> dict[str, object]:
-    """Return the settings of the general task of a kind, for a model whose texts have at most `longest` tokens."""
+def _general_settings(kind: str, model: BertWithHeads, max_length: int | None) -> dict[str, object]:
+    """Return the settings of the general task of a kind, with those that the model's files have for the search for texts."""
+    longest = model.config.max_position_embeddings
     settings = read_conf(f"task/{kind}") if kind in KINDS else {**read_conf("task/sequence"), "kind": kind}
     length = min(max_length or settings["max_seq_length"], longest)  # as transformers truncates
     if search := settings.get("generation"):
+        search |= _search_of(model)
         search["max_target_length"] = min(search["max_target_length"], longest)
     return settings | {"max_seq_length": length}
+
+
+def _search_of(model: BertWithHeads) -> dict[str, object]:
+    return {} if model.source is None else search_of(model.source, has_decoder=model.config.decoder is not None)
 
 
 def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:

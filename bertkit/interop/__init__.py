@@ -9,6 +9,7 @@ files of other formats. Hugging Face's parameter names are in `hugging_face/name
     hugging_face.directory         write a directory that transformers loads
     hugging_face.config_json       config.json, and whether transformers can compute a model
     hugging_face.tokenizer_classes tokenizers that a class of transformers builds
+    hugging_face.generation_json   how a published model writes texts
     google.checkpoint              the checkpoints of google-research/bert
     parity.comparison              the comparison with transformers
     parity.certificate             the certificate of a comparison: read, check and summarise it
