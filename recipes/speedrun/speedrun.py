@@ -30,6 +30,7 @@ from hugging_face import LENGTH, SEQUENCES, SNAPSHOTS, WARMUP, WIDE
 
 import bertkit
 
+sys.path.append(str(Path(__file__).parents[1] / "extend"))  # my_objectives
 OWN = ("row", "seed", "rate", "steps")  # what tells runs apart
 CORES, FEW_STEPS = 2, (6, 18)
 SCORED = (1 / 6, 1 / 2, 1)  # the shares of a run after which its grammar is scored: 10, 30 and 60 minutes
@@ -59,6 +60,8 @@ TRIED: dict[str, dict[str, Any]] = {
     "muon": {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]},
     "short first": {"segments.max_seq_length": 64, "batch.sequences": 32, "final_phase.max_seq_length": LENGTH},
     "half batch": {"batch.sequences": 8},
+    "epsilon 1e-8": {"optimizer.epsilon": 1e-8},  # the Trainer's
+    "falling masks": {"objective": "falling_masks", "objective_options.last": 0.5, "plugins": ["my_objectives"]},
 }
 ROWS = (
     {

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,9 +14,13 @@ from torch import Tensor
 
 import bertkit
 from bertkit.base import plugins
+from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError
 from bertkit.cli import run
+from bertkit.data.batches.sampling import Sampler
+from bertkit.data.corpus.prepared import open_prepared
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.data_config import MaskingConfig, SegmentsConfig
 from bertkit.interop.hugging_face.bert import VariantArchitecture
 from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.interop.hugging_face.directory import write_model
@@ -27,7 +32,13 @@ from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig,
 from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
+from bertkit.objectives.losses import batch_losses
 from bertkit.run.memory_plan import num_weights
+from bertkit.train import loop
+from bertkit.train.accelerator import make_accelerator
+from bertkit.train.loop import Course, Learner
+from bertkit.train.optimizer import AdamW, parameter_groups
+from bertkit.train.train_config import OptimizerConfig
 
 CLASSES = {heads: name for heads, name in ModernBertArchitecture.classes.items() if heads}
 WINDOW = 8
@@ -300,3 +311,45 @@ def test_onnx_may_round_large_logits(tokenizer: Tokenizer, tmp_path: Path) -> No
     rows = json.loads((tmp_path / "out" / "parity.json").read_text())["onnx"]
     assert max(row["max_abs"] for row in rows) > 1e-4
     assert max(row["max_abs"] / row["largest"] for row in rows) < 1e-5
+
+
+def test_steps_of_training_are_those_of_transformers(prepared_dir: Path, tmp_path: Path) -> None:
+    """The same weights, batches and rates: losses and weights of six steps, beside torch's AdamW with the Trainer's settings."""
+    dataset, length, size = open_prepared(prepared_dir), 31, 5
+    masking, segments = MaskingConfig(0.3, 0.8, 0.1), SegmentsConfig("full_sentences", length, 0.0, "none")
+    sampler = Sampler(dataset.splits["train"], dataset.tokenizer.facts, segments, masking, seed=0)
+    ours = model_of(config_of(dataset.tokenizer.vocab_size), ("masked_lm",)).train()
+    write_model(ours, dataset.tokenizer, tmp_path / "start")
+    theirs = transformers.ModernBertForMaskedLM.from_pretrained(tmp_path / "start", sparse_prediction=True).train()
+    before = {name: parameter.detach().clone() for name, parameter in theirs.named_parameters()}
+    groups = [
+        {"params": [each for each in theirs.parameters() if (each.ndim > 1) == is_matrix], "weight_decay": decay}
+        for is_matrix, decay in ((True, 0.01), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
+    config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.01, True, 1.0)
+    learner = Learner(make_accelerator("cpu", 1), ours, AdamW(parameter_groups(ours, 0.01), config), batch_losses)
+
+    def batch_of(step: int) -> Batch:
+        return sampler.take(np.arange(size) + step * size)
+
+    course = Course(lambda step: [(0, batch_of(step))], lambda step: 1e-3 / (1 + step), 0, 6, max_grad_norm=1.0, seed=0)
+    for step, report in enumerate(loop.train(learner, course)):
+        batch = batch_of(step)
+        mask = torch.arange(length) < torch.from_numpy(batch.sequence_lengths)[:, None]
+        inputs, labels = torch.zeros(mask.shape, dtype=torch.long), torch.full(mask.shape, -100)
+        targets = torch.full((len(batch.input_ids),), -100)
+        targets[batch.masked_positions] = torch.from_numpy(batch.masked_labels)
+        inputs[mask], labels[mask] = torch.from_numpy(batch.input_ids), targets
+        loss = theirs(input_ids=inputs, attention_mask=mask.long(), labels=labels).loss
+        loss.backward()
+        assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0) > 1  # the gradient is cut
+        assert sum(report.losses.values()) == pytest.approx(float(loss.detach()), rel=1e-5)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 / (1 + step)
+        optimizer.step()
+        optimizer.zero_grad()
+    write_model(ours, dataset.tokenizer, tmp_path / "end")
+    ended = dict(transformers.ModernBertForMaskedLM.from_pretrained(tmp_path / "end").named_parameters())
+    for name, parameter in theirs.named_parameters():
+        assert (parameter - ended[name]).norm() < 1e-3 * (parameter - before[name]).norm(), name
