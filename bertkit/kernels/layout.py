@@ -158,6 +158,15 @@ class Layout:
         )
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """The tokens whose last vectors somebody reads: [CLS] of every sequence, and perhaps others."""
+
+    rows: Tensor  # their indices into S, in order, and slack, (n,)
+    layout: Layout  # of these tokens
+    are_first: bool  # whether they are the first ones alone
+
+
 def on_device(tensor: Tensor, device: torch.device | None) -> Tensor:
     """Copy a tensor to a device; to CUDA through pinned memory, so that the host does not wait."""
     if device is None or device.type != "cuda" or tensor.is_cuda:

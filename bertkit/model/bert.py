@@ -12,20 +12,13 @@ from torch import Tensor, nn
 from bertkit.base import plugins
 from bertkit.kernels.elementwise import GatedGelu
 from bertkit.kernels.fast import ANYWHERE
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Layout, Wanted
 from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved, is_on_cpu, linear_of_each
+from bertkit.model import slots
 from bertkit.model.attention import ALONE, MultiHeadAttention, Shared
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.recurrent.encoder import RecurrentLayers
-from bertkit.model.slots import (
-    Positions,
-    changes_embeddings,
-    changes_layers,
-    checked_module,
-    make_pattern,
-    make_positions,
-)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -70,7 +63,7 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
-        positions, size = make_positions(config, changes_embeddings), config.embedding_width
+        positions, size = slots.make_positions(config, slots.changes_embeddings), config.embedding_width
         is_scaled = config.decoder is not None and config.decoder.kind == "transformer"
         self.scale = size**0.5 if is_scaled or positions.scales_tokens else None
         self.token = Embedding(config.vocab_size, size)
@@ -91,7 +84,7 @@ class Embeddings(nn.Module):
         self.projection = Linear(size, config.hidden_size) if has_map and not is_first else None
 
     @property
-    def positions(self) -> Positions:
+    def positions(self) -> slots.Positions:
         """The positions of the embeddings."""
         return self._modules[self.place]  # type: ignore[return-value]
 
@@ -171,7 +164,7 @@ def make_feed_forward(config: BertConfig) -> nn.Module:
     """Make the feed-forward part of a layer, (S, D) -> (S, D)."""
     kind = config.feed_forward.kind
     made = plugins.bind("feed_forward", kind, vars(config.feed_forward), config.feed_forward.options)(config)
-    return checked_module("feed_forward", kind, made, lambda hidden: hidden.shape)
+    return slots.checked_module("feed_forward", kind, made, lambda hidden: hidden.shape)
 
 
 class EncoderLayer(nn.Module):
@@ -193,11 +186,13 @@ class EncoderLayer(nn.Module):
         chosen = {"positions": config.attention.positions, "feed_forward": config.feed_forward.kind}
         self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())  # outside of attention
 
-    def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
-        """(S, D) -> (S, D), or (B, D) with queries of first tokens alone; weights, (B, N, T, T), are appended to `attentions`."""
+    def forward(
+        self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, rows: Tensor | None = None
+    ) -> Tensor:
+        """(S, D) -> (S, D), or (n, D) with queries of some rows alone; weights, (B, N, T, T), are appended to `attentions`."""
         query, key, value = self.before_attention(hidden, geometry.keys.position_ids)
-        if not geometry.is_self_attention:
-            hidden, query = hidden[geometry.keys.starts], query[geometry.keys.starts]
+        if rows is not None:
+            hidden, query = hidden.index_select(0, rows), query.index_select(0, rows)
         return self.after_attention(hidden, self.attention.context(query, key, value, geometry, attentions))
 
     def before_attention(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,10 +224,12 @@ class ConvolvedLayer(EncoderLayer):
         self.convolution_dropout = Dropout(config.hidden_dropout_prob)
         self.convolution_norm = make_norm(config)
 
-    def forward(self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, rows: Tensor | None = None
+    ) -> Tensor:
         """As a layer's, with the convolution."""
-        output, convolved = super().forward(hidden, geometry, attentions), self.convolve(hidden, geometry.keys)
-        convolved = convolved if geometry.is_self_attention else convolved[geometry.keys.starts]
+        output, convolved = super().forward(hidden, geometry, attentions, rows), self.convolve(hidden, geometry.keys)
+        convolved = convolved if rows is None else convolved.index_select(0, rows)
         return self.convolution_norm(output + self.convolution_activation(self.convolution_dropout(convolved)))  # type: ignore[no-any-return]
 
     def convolve(self, hidden: Tensor, layout: Layout) -> Tensor:
@@ -249,10 +246,10 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        pattern, numbers = make_pattern(config.attention), range(config.num_hidden_layers)
+        pattern, numbers = slots.make_pattern(config.attention), range(config.num_hidden_layers)
         self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
-        self.positions = make_positions(config, changes_layers).shared()
+        self.positions = slots.make_positions(config, slots.changes_layers).shared()
         shared = Shared(self.compression, self.positions)
         own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
         first = EncoderLayer if config.convolution is None else ConvolvedLayer
@@ -266,14 +263,16 @@ class Encoder(nn.Module):
         layout: Layout,
         output_hidden_states: bool = False,
         attentions: list[Tensor] | None = None,
-        firsts: Layout | None = None,
+        wanted: Wanted | None = None,
     ) -> list[Tensor]:
-        """Return the last output, (S, D), or that of the first tokens alone, (B, D); or the input and all outputs, L + 1 times (S, D)."""
+        """Return the last output, (S, D), or that of wanted tokens alone, (n, D); or the input and all outputs, L + 1 times (S, D)."""
         hidden_states = [hidden]
         for number, (layer, pattern) in enumerate(zip(self.layers, self.patterns, strict=True), 1):
-            queries = layout if firsts is None or number < len(self.layers) else firsts
+            queries, rows = layout, None
+            if wanted is not None and number == len(self.layers):
+                queries, rows = wanted.layout, wanted.rows
             geometry = Geometry(queries, layout, pattern.over(layout), is_whole=attentions is not None)
-            output = layer(hidden_states[-1], geometry, attentions)
+            output = layer(hidden_states[-1], geometry, attentions, rows)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
         if self.norm is not None:
             hidden_states[-1] = self.norm(hidden_states[-1])
@@ -302,7 +301,7 @@ def make_pooler(config: BertConfig) -> nn.Module:
     """Make the pooler of a model, (S, D) and a layout -> (B, D)."""
     made = plugins.bind("pooler", config.pooling)(config)
     size = config.hidden_size
-    return checked_module("pooler", config.pooling, made, lambda hidden, layout: (len(layout.starts), size))
+    return slots.checked_module("pooler", config.pooling, made, lambda hidden, layout: (len(layout.starts), size))
 
 
 class Bert(nn.Module):
@@ -316,9 +315,12 @@ class Bert(nn.Module):
         self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
         self.pooler = make_pooler(config) if with_pooler else None
         self.pooler_dropout = Dropout(pooler_dropout_prob)
-        # whether the last layer may compute the first tokens alone: neither the pooler nor a plug-in reads others
+        # whether the last layer may compute the wanted tokens alone: neither the pooler nor a plug-in reads others
+        last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
         is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
-        self.may_skip = is_plain and config.attention.pattern == "full" and config.pooling in READING_FIRST
+        self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
+        # their distances are counted from the first token of a sequence
+        self.counts_distances = slots.changes_weights(slots.class_of(config))
 
     def forward(
         self,
@@ -327,21 +329,22 @@ class Bert(nn.Module):
         layout: Layout,
         output_hidden_states: bool = False,
         attentions: list[Tensor] | None = None,
-        only_pooled: bool = False,
+        wanted: Wanted | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Encode packed tokens (S,), with token type 0 for the first segment and 1 for the second.
 
         The attention weights of every layer, L times (B, N, T, T) with T of the longest sequence, are appended to `attentions`.
 
         Returns:
-            The last hidden state, (S, D), or all L + 1 hidden states; and the pooled output (B, D), None without a pooler. With
-            `only_pooled` the last hidden state may be that of the first tokens alone, (B, D).
+            The last hidden state, (S, D), or that of wanted tokens alone, (n, D), or all L + 1 hidden states; and the pooled output
+            (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
-        if only_pooled and self.pooler is not None and self.may_skip and not layout.is_causal:
-            firsts = Layout.from_lengths(torch.ones_like(layout.starts, device="cpu"), embedded.device)
-            hidden_states = self.encoder(embedded, layout, firsts=firsts)
-            return hidden_states, self.pooler(self.pooler_dropout(hidden_states[-1]), firsts)
-        hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions)
+        has_distances = self.counts_distances and wanted is not None and not wanted.are_first
+        only = wanted if self.may_skip and not layout.is_causal and not has_distances else None
+        hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions, only)
+        layout = layout if only is None else only.layout
         pooled = None if self.pooler is None else self.pooler(self.pooler_dropout(hidden_states[-1]), layout)
+        if wanted is not None and only is None:
+            hidden_states[-1] = hidden_states[-1].index_select(0, wanted.rows)
         return hidden_states, pooled

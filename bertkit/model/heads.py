@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertkit.base.errors import InputError
 from bertkit.kernels.fast import ANYWHERE, FastWays, keep_freed_memory
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Layout, Wanted
 from bertkit.model.bert import Bert
 from bertkit.model.bert_config import PRETRAINING_HEADS, BertConfig, head_problems
 from bertkit.model.head.head import Encoded, Targets, head_of, in_order
@@ -85,13 +85,13 @@ class BertWithHeads(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         targets: Targets | None = None,
-        only_pooled: bool = False,
+        wanted: Wanted | None = None,
     ) -> BertOutput:
         """Encode packed tokens (S,) and apply every head, the generation head only if there are targets.
 
-        `masked_positions` (M,) are indices into S for the masked LM or next token head; None for all tokens. In attention weights T is the
-        longest sequence. `only_pooled` says that only pooled heads are of interest: the last layer may skip what the
-        pooler does not read, and `last_hidden_state` is then (B, D).
+        `masked_positions` (M,) are rows of the last hidden state for the masked LM or next token head; None for all. In attention weights T
+        is the longest sequence. With `wanted` tokens, n of the S, the last hidden state has theirs alone, (n, D), and the last layer
+        may skip the others.
 
         Raises:
             ValueError: attention weights are requested in training mode.
@@ -100,9 +100,7 @@ class BertWithHeads(nn.Module):
             raise ValueError("output_attentions=True: weights are computed without dropout; call model.eval() first")
         attentions: list[Tensor] | None = [] if output_attentions else None
         alignments: list[Tensor] | None = [] if output_attentions and targets is not None else None
-        hidden_states, pooled = self.bert(
-            input_ids, token_type_ids, layout, output_hidden_states, attentions, only_pooled
-        )
+        hidden_states, pooled = self.bert(input_ids, token_type_ids, layout, output_hidden_states, attentions, wanted)
         last, embedding = hidden_states[-1], self.bert.embeddings.token.weight
         encoded = Encoded(last, pooled, layout, embedding, masked_positions, targets, alignments)
         found = {name: self.kinds[name].logits(module, encoded) for name, module in self.heads.items()}

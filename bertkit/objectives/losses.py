@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.base import plugins
 from bertkit.base.batch import IGNORED, TOKEN_HEADS, Batch, Target, loss_name
 from bertkit.base.typed_settings import refuse
-from bertkit.kernels.layout import Layout, on_device
+from bertkit.kernels.layout import Layout, Wanted, on_device
 from bertkit.model.head.head import Targets, head_of
 from bertkit.model.heads import BertOutput, bare
 from bertkit.model.label_scale import label_scale
@@ -64,14 +64,30 @@ class DeviceInputs:
         return _tensor(padded, self.device)
 
     def arguments(
-        self, batch: Batch, positions: NDArray[np.int64] | None = None, is_causal: bool = False
+        self,
+        batch: Batch,
+        positions: NDArray[np.int64] | None = None,
+        is_causal: bool = False,
+        wanted: NDArray[np.int64] | None = None,
     ) -> dict[str, Any]:
-        """Return the arguments of the model's `forward` for a batch, with the positions at which the vocabulary is scored."""
+        """Return the arguments of the model's `forward` for a batch.
+
+        `positions` are those at which the vocabulary is scored; `wanted` those whose last vectors are read, in order; None: all.
+        """
         ids, types, layout = self.tokens(batch, is_causal)
-        places = None if positions is None else self.rows(positions)
+        if positions is not None and wanted is not None:
+            positions = np.searchsorted(wanted, positions)
         return {
-            "input_ids": ids, "token_type_ids": types, "layout": layout, "masked_positions": places, "targets": self.targets(batch)
+            "input_ids": ids, "token_type_ids": types, "layout": layout, "targets": self.targets(batch),
+            "masked_positions": None if positions is None else self.rows(positions),
+            "wanted": None if wanted is None else self.wanted(batch, wanted),
         }  # fmt: skip
+
+    def wanted(self, batch: Batch, rows: NDArray[np.int64]) -> Wanted:
+        """Move the positions of wanted tokens, which are in order, and make their layout."""
+        ends = batch.sequence_lengths.cumsum()
+        lengths = np.diff(np.searchsorted(rows, ends), prepend=0)
+        return Wanted(self.rows(rows), self._layout(rows, lengths), are_first=len(rows) == len(ends))
 
     def tokens(self, batch: Batch, is_causal: bool = False) -> tuple[Tensor, Tensor, Layout]:
         """Move the ids, segment ids and layout of a batch; with `is_causal` no token attends to a later one."""
@@ -135,8 +151,34 @@ def batch_losses(model: nn.Module, batch: Batch, precision: str = "fp32") -> dic
     """Run the model on a packed batch; return the losses of its heads, as `head_losses`."""
     inputs = DeviceInputs.of(model, precision)
     with inputs.autocast():
-        logits = model(**inputs.arguments(batch, _positions(batch))).logits
+        logits = model(**_arguments_for_logits(inputs, model, batch)).logits
     return head_losses(model, batch, logits)
+
+
+def _arguments_for_logits(inputs: DeviceInputs, model: nn.Module, batch: Batch) -> dict[str, Any]:
+    """Return the arguments of the model's `forward`, where only logits are of interest: of the positions that the batch predicts, or all."""
+    positions = _positions(batch)
+    return inputs.arguments(batch, positions, wanted=_wanted(model, batch, positions))
+
+
+def _wanted(model: nn.Module, batch: Batch, positions: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    """Return the positions of the tokens whose last vectors the heads read, the first of each sequence among them; None: all.
+
+    On a GPU a pass is recorded for one number of tokens, so all are computed.
+    """
+    unwrapped = bare(model)
+    reads_all = any(
+        not (head.is_pooled or (head.is_of_vocabulary and positions is not None)) for head in unwrapped.kinds.values()
+    )
+    if reads_all or batch.decoder_ids is not None or next(unwrapped.parameters()).is_cuda:
+        return None
+    starts = _starts(batch)
+    return starts if positions is None else np.union1d(starts, positions)
+
+
+def _starts(batch: Batch) -> NDArray[np.int64]:
+    """Return the positions of the first tokens, (B,)."""
+    return batch.sequence_lengths.cumsum() - batch.sequence_lengths
 
 
 def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) -> dict[str, LossTerm]:
@@ -233,6 +275,14 @@ def _by_sequence(packed: Tensor, batch: Batch) -> list[Tensor]:
     return list(torch.split(packed[: len(batch.input_ids)], batch.sequence_lengths.tolist()))
 
 
+def _vocabulary_logits(model: nn.Module, batch: Batch, head: str, precision: str) -> Tensor:
+    """Return the logits of a head at the positions that a batch predicts: (M, V)."""
+    inputs = DeviceInputs.of(model, precision)
+    with inputs.autocast():
+        logits: Tensor = model(**_arguments_for_logits(inputs, model, batch)).logits[head]
+    return logits[: len(batch.masked_positions)].float()
+
+
 class BestTokens(NamedTuple):
     """The most probable tokens at each masked position, the best first."""
 
@@ -243,7 +293,7 @@ class BestTokens(NamedTuple):
 @torch.no_grad()
 def best_tokens(model: nn.Module, batch: Batch, top_k: int, precision: str = "fp32") -> BestTokens:
     """Return the most probable tokens at each masked position."""
-    probabilities = torch.softmax(outputs(model, batch, precision).logits["masked_lm"].float(), -1)
+    probabilities = torch.softmax(_vocabulary_logits(model, batch, "masked_lm", precision), -1)
     best = probabilities.topk(min(top_k, probabilities.shape[-1]), -1)
     return BestTokens(best.indices.cpu().numpy(), best.values.cpu().numpy())
 
@@ -253,7 +303,7 @@ def log_probabilities(
     model: nn.Module, batch: Batch, head: str, tokens: NDArray[np.int64], precision: str = "fp32"
 ) -> NDArray[np.float64]:
     """Return the log-probability of `tokens`, one for each masked position, (M,), by the head "masked_lm" or "next_token"."""
-    logits = outputs(model, batch, precision).logits[head].float()
+    logits = _vocabulary_logits(model, batch, head, precision)
     chosen = logits.gather(1, _tensor(tokens, logits.device)[:, None]).squeeze(1)
     return (chosen.double() - logits.logsumexp(-1).double()).cpu().numpy()
 
@@ -274,7 +324,7 @@ def task_logits(model: nn.Module, batch: Batch, head: str, precision: str = "fp3
     """
     inputs, is_pooled = DeviceInputs.of(model, precision), head_of(head).is_pooled
     with inputs.autocast():
-        packed = model(**inputs.arguments(batch), only_pooled=is_pooled).logits[head]
+        packed = model(**inputs.arguments(batch, wanted=_starts(batch) if is_pooled else None)).logits[head]
     loss = head_losses(model, batch, {head: packed}).get(head)
     logits = packed.float().cpu()
     return HeadOutput([part.numpy() for part in (logits if is_pooled else _by_sequence(logits, batch))], loss)

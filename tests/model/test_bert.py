@@ -10,7 +10,7 @@ from conftest import HIDDEN, LAYERS, small_config, small_model
 from torch import nn
 
 from bertkit.base.errors import InputError
-from bertkit.kernels.layout import Layout
+from bertkit.kernels.layout import Layout, Wanted
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.heads import BertWithHeads
@@ -79,30 +79,40 @@ def test_masked_positions_select_from_all_positions() -> None:
     assert torch.equal(selected["next_sentence"], everywhere["next_sentence"])
 
 
-VARIANTS = [  # settings of a model; whether its last layer may compute [CLS] alone
-    ({}, True),
-    ({"pooling": "cls", "norm": NormConfig(placement="pre")}, True),
-    ({"attention": AttentionConfig(positions="relative")}, True),
-    ({"attention": AttentionConfig(score="additive")}, True),
-    ({"num_attention_heads": 1, "attention": AttentionConfig(positions="rotary")}, True),
-    ({"attention": AttentionConfig(pattern="window", window=2)}, False),
-    ({"pooling": "mean"}, False),
+VARIANTS = [  # settings of a model; whether its last layer may compute [CLS] alone, and [CLS] and some other tokens
+    ({}, True, True),
+    ({"pooling": "cls", "norm": NormConfig(placement="pre")}, True, True),
+    ({"attention": AttentionConfig(positions="relative")}, True, False),
+    ({"attention": AttentionConfig(score="additive")}, True, True),
+    ({"num_attention_heads": 1, "attention": AttentionConfig(positions="rotary")}, True, True),
+    ({"attention": AttentionConfig(pattern="window", window=2)}, False, False),
+    ({"pooling": "mean"}, False, False),
 ]
 
 
-@pytest.mark.parametrize(("settings", "may_skip"), VARIANTS)
+@pytest.mark.parametrize("places", [[], [2, 6, 14]])
+@pytest.mark.parametrize(("settings", "may_skip", "may_skip_others"), VARIANTS)
 @pytest.mark.parametrize("num_slack", [0, 2])
-def test_only_pooled_gives_the_same_logits_and_skips_what_no_one_reads(
-    settings: dict[str, Any], may_skip: bool, num_slack: int
+def test_wanted_tokens_have_the_same_logits_and_others_are_skipped(
+    settings: dict[str, Any], may_skip: bool, may_skip_others: bool, num_slack: int, places: list[int]
 ) -> None:
-    model, (ids, types, _) = small_model(heads=("sequence",), labels=("a", "b"), **settings).double().eval(), batch()
+    heads = ("masked_lm", "sequence")
+    model, (ids, types, _) = small_model(heads=heads, labels=("a", "b"), **settings).double().eval(), batch()
     layout = Layout.from_lengths(LENGTHS, num_slack=num_slack)
     ids, types = (torch.cat([tensor, tensor.new_zeros(num_slack)]) for tensor in (ids, types))
+    rows = torch.tensor(sorted({*layout.starts.tolist(), *places}))
+    lengths = torch.bincount(torch.bucketize(rows, LENGTHS.cumsum(0), right=True), minlength=len(LENGTHS))
+    own = Layout.from_lengths(lengths, num_slack=num_slack)
+    wanted = Wanted(torch.cat([rows, rows.new_zeros(num_slack)]), own, are_first=not places)
     num_rows: list[int] = []
     model.bert.encoder.layers[-1].feed_forward.register_forward_hook(lambda *_: num_rows.append(len(_[2])))
-    whole, pooled = (model(ids, types, layout, only_pooled=only).logits["sequence"] for only in (False, True))
-    torch.testing.assert_close(pooled, whole, rtol=0, atol=1e-12)
-    assert num_rows == [15 + num_slack, 3 if may_skip else 15 + num_slack]
+    whole, some = model(ids, types, layout), model(ids, types, layout, wanted=wanted)
+    torch.testing.assert_close(some.logits["sequence"], whole.logits["sequence"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        some.logits["masked_lm"][: len(rows)], whole.logits["masked_lm"][rows], rtol=0, atol=1e-12
+    )
+    skips = may_skip_others if places else may_skip
+    assert num_rows == [15 + num_slack, (len(rows) if skips else 15) + num_slack]
 
 
 def test_the_decoder_is_the_embedding() -> None:

@@ -142,9 +142,9 @@ class Targets:
 class Encoded:
     """What a head may read."""
 
-    last: Tensor  # the vectors of all tokens, (S, D); (B, D) of the first ones with `only_pooled`
+    last: Tensor  # the vectors of all tokens, (S, D), or of those that are wanted, (n, D)
     pooled: Tensor | None  # (B, D)
-    layout: Layout
+    layout: Layout  # of all tokens
     token_embedding: Tensor  # (V, E)
     masked_positions: Tensor | None  # (M,) of the tokens whose vocabulary is scored; None: all
     targets: Targets | None  # of a decoder

@@ -65,9 +65,14 @@ class RecurrentLayers(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, output_hidden_states: bool = False, attentions: list[Tensor] | None = None
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        output_hidden_states: bool = False,
+        attentions: list[Tensor] | None = None,
+        wanted: None = None,
     ) -> list[Tensor]:
-        """Return hidden states as `bert.Encoder` does; `attentions` stays empty, since the layers have no attention."""
+        """Return hidden states as `bert.Encoder` does, always of all tokens; `attentions` stays empty, since the layers have no attention."""
         steps = Steps.of(layout, self.is_reversed)
         states = [hidden[steps.tokens]]
         for layer in self.layers:
