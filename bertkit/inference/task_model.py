@@ -184,6 +184,13 @@ def _task_for(
     kind = head_of(head).task
     assert kind is not None, "a head of a task"
     multi_label = head == "sequence" and problem_type_of(model.config) == "multi_label_classification"
+    num_outputs = len(model.config.labels)
+    refuse(
+        _is_regression(model)
+        and num_outputs > 1
+        and f"model_dir={model_dir}: a regression of {num_outputs} numbers for each text (problem_type='regression' with {num_outputs} "
+        "labels), where bertkit predicts one; take the logits of load_model"
+    )
     if task is None:
         settings = task_settings_of_run(model_dir) or {
             **_general_settings(kind, model, tokenizer.max_length),

@@ -17,6 +17,7 @@ from conftest import LABELS, Capsys, headed_model, output_of, refused
 from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
+from bertkit.base.errors import InputError
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.settings.reading.compose import compose
@@ -118,6 +119,15 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
         refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
     arguments = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
     refused(run(["predict", *arguments]), "no column 'text'", capsys)
+
+
+def test_a_regression_of_several_numbers_is_refused(make: Make) -> None:
+    """Its first number alone would be the answer."""
+    folder = make("sequence", labels=("valence", "arousal", "dominance"), problem_type="regression")
+    with pytest.raises(InputError, match="a regression of 3 numbers for each text") as caught:
+        load_predictor(folder)
+    assert len(caught.value.args) == 1
+    assert load_model(folder)(torch.tensor([[2, 7, 3]])).logits["sequence"].shape == (1, 3)
 
 
 def test_a_regression_has_a_number(make: Make, tmp_path: Path) -> None:
