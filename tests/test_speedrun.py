@@ -29,7 +29,7 @@ def test_a_run_of_each_side_has_a_line_in_the_table(prepared_dir: Path, tmp_path
         assert all(1 < loss < 10 for _, loss in line["losses"])
     speeds = {"hugging_face": 100.0, "mini": 200.0, "modern_mini": 400.0, "muon": 800.0}
     (tmp_path / "speed.json").write_text(json.dumps(speeds))
-    rows = [row.split(" | ") for row in record("table").splitlines() if "1e-03" in row or "0.001" in row]
+    rows = [row.split(" | ") for row in record("table").splitlines()[2:6]]
     assert [float(row[4]) for row in rows] == [0.7, 0.3, 0.2, 0.1]  # 2 steps of 2,048 tokens
     pairs = ['{"UID": "x", "sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps"}\n'] * 3
     (tmp_path / "blimp").mkdir()
