@@ -15,6 +15,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports import onnx
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.google.checkpoint import release_problems, write_release
+from bertkit.interop.hugging_face import generation_json
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
 from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.model_dir import hashes_of
@@ -126,7 +127,9 @@ class Export:
         return card | layout_files(self.pooling, config.hidden_size, config.max_position_embeddings)
 
     def _copied(self) -> dict[str, Path]:
-        return {} if self.pooling is None else step_files(self.pooling)
+        search = self.source / generation_json.FILE
+        is_kept = search.is_file() and not {"generation", "next_token"}.isdisjoint(self.model.heads)
+        return ({search.name: search} if is_kept else {}) | ({} if self.pooling is None else step_files(self.pooling))
 
     def _certified(self, result: JsonObject) -> JsonObject:
         """Return the certificate of the written directory; raises InputError if it differs from `transformers`."""

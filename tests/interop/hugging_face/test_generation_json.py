@@ -10,7 +10,7 @@ import torch
 import transformers
 from conftest import Capsys
 
-from bertkit import load_predictor
+from bertkit import export, load_predictor
 from bertkit.base.errors import InputError
 from bertkit.interop.hugging_face.generation_json import FILE, FIXED, _Search, search_of
 
@@ -73,6 +73,13 @@ def test_texts_are_those_of_transformers(keys: dict[str, Any], file: str, tmp_pa
     assert ours == theirs(tmp_path)
     assert len({*ours}) > 3
     assert "no such setting" not in capsys.readouterr().err
+
+
+def test_an_export_keeps_the_search_as_it_is(tmp_path: Path) -> None:
+    folder = published(tmp_path / "model", {"num_beams": 3, "max_length": 12, "no_repeat_ngram_size": 1})
+    export(model_dir=folder, output_dir=tmp_path / "exported")
+    assert (tmp_path / "exported" / FILE).read_bytes() == (folder / FILE).read_bytes()
+    assert theirs(tmp_path / "exported") == theirs(folder)
 
 
 def test_what_a_user_sets_comes_first(tmp_path: Path) -> None:
