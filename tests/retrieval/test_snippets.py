@@ -10,7 +10,7 @@ from conftest import Capsys
 
 import bertkit
 from bertkit.apps.retrieval.library import Library
-from bertkit.apps.retrieval.passages import Span
+from bertkit.apps.retrieval.passages import Span, has_words
 from bertkit.apps.retrieval.snippets import SNIPPET_CHARS, snippet_of
 from bertkit.cli import run
 
@@ -77,3 +77,21 @@ def test_ten_passages_fit_two_screens(tmp_path: Path, capsys: Capsys) -> None:
     (found,) = bertkit.search(index=output, question="the")
     (start, end), *_ = found["answers"][0]["marks"]
     assert found["answers"][0]["snippet"][start:end] == "The"  # without other words, it is
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "is_there"),
+    [
+        ("in 1914 a war began", "191", False),
+        ("concatenate the cats", "cat", False),
+        ("concatenate the cat.", "cat", True),
+        ("a tie of 19-5", "19", True),
+        ("das römische reich", "reich", True),
+        ("das österreichische", "reich", False),
+        ("东京是日本的首都", "日本", True),
+        ("수도는 서울이다", "서울", True),
+        ("c++ and c", "c++", True),
+    ],
+)
+def test_an_answer_is_whole_words_of_a_passage(text: str, part: str, is_there: bool) -> None:
+    assert has_words(text, part) == is_there

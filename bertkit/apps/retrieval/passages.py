@@ -28,6 +28,7 @@ _MARKS = "".join(
 _LETTER = re.compile(f"[{_UNSPACED}][{_MARKS}]*")  # a letter with its vowel signs and tone marks
 _LETTERS = re.compile(r"[^\W\d_]+")
 _WORD = re.compile(rf"[^\s{_UNSPACED}]+|(?:{_LETTER.pattern}){{1,2}}")
+_INSIDE_WORD = re.compile(rf"[^\W_{_UNSPACED}\uac00-\ud7a3]{{2}}")  # two letters or digits
 _SPACED = re.compile(rf"[^\s{_UNSPACED}]+")
 LONGEST_UNCUT = 50  # longer words, such as addresses, may be cut
 _UNCUT = re.compile(rf"[^\s{_UNSPACED}]{{1,{LONGEST_UNCUT}}}|{_LETTER.pattern}")
@@ -197,6 +198,18 @@ class _Blanks(dict[int, str]):
 
 
 _BLANKS = _Blanks()
+
+
+def has_words(text: str, part: str) -> bool:
+    """Whether a text contains a part that neither begins nor ends inside a word: "191" is not in "1914".
+
+    Scripts without spaces have no such borders, and Korean endings are attached to their word.
+    """
+    for match in re.finditer(f"(?={re.escape(part)})", text):
+        edges = (match.start(), match.start() + len(part))
+        if not any(_INSIDE_WORD.fullmatch(text[max(0, edge - 1) : edge + 1]) for edge in edges):
+            return True
+    return False
 
 
 def places_of_words(text: str) -> Iterator[tuple[int, int]]:

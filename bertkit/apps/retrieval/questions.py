@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.apps.retrieval.library import Hit
+from bertkit.apps.retrieval.passages import has_words
 from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, named, not_text
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
@@ -43,13 +44,13 @@ class Question:
         return bool(self.answers) or self.passage is not None
 
     def is_right(self, hit: Hit) -> bool:
-        """Whether a passage is the right one, is in the context and has an answer; unknown conditions are not checked."""
+        """Whether a passage is the right one, is in the context and has an answer, in whole words; unknown conditions are not checked."""
         text = _plain(hit.passage)
         if self.passage is not None and self.passage != str(hit.id) and _plain(self.passage) != text:
             return False
         if self.context is not None and text not in _plain(self.context):
             return False
-        return not self.answers or any(_plain(answer) in text for answer in self.answers)
+        return not self.answers or any(has_words(text, _plain(answer)) for answer in self.answers)
 
     def scores_of(self, answer: str) -> AnswerScores:
         """Score an answer."""
