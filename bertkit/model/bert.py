@@ -183,8 +183,9 @@ class EncoderLayer(nn.Module):
         probs = dict.fromkeys(("attention", "feed_forward"), config.hidden_dropout_prob) | config.layer_dropout_probs
         self.attention_dropout, self.dropout = Dropout(probs["attention"]), Dropout(probs["feed_forward"])
         self.is_pre_norm = config.norm.placement == "pre"
-        chosen = {"positions": config.attention.positions, "feed_forward": config.feed_forward.kind}
-        self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())  # outside of attention
+        chosen = {"feed_forward": config.feed_forward.kind, "norm": config.norm.kind, "score": config.attention.score}
+        chosen["positions"] = config.attention.positions
+        self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())
 
     def forward(
         self, hidden: Tensor, geometry: Geometry, attentions: list[Tensor] | None = None, rows: Tensor | None = None
@@ -319,8 +320,7 @@ class Bert(nn.Module):
         last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
         is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
-        # their distances are counted from the first token of a sequence
-        self.counts_distances = slots.changes_weights(slots.class_of(config))
+        self.weighs_places = slots.changes_weights(slots.class_of(config))  # known of first tokens alone
 
     def forward(
         self,
@@ -340,8 +340,8 @@ class Bert(nn.Module):
             (B, D), None without a pooler.
         """
         embedded = self.embeddings(input_ids, token_type_ids, layout.position_ids)
-        has_distances = self.counts_distances and wanted is not None and not wanted.are_first
-        only = wanted if self.may_skip and not layout.is_causal and not has_distances else None
+        has_places = wanted is None or wanted.are_first or not self.weighs_places
+        only = wanted if self.may_skip and has_places and not layout.is_causal else None
         hidden_states = self.encoder(embedded, layout, output_hidden_states, attentions, only)
         layout = layout if only is None else only.layout
         pooled = None if self.pooler is None else self.pooler(self.pooler_dropout(hidden_states[-1]), layout)

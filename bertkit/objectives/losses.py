@@ -167,9 +167,7 @@ def _wanted(model: nn.Module, batch: Batch, positions: NDArray[np.int64] | None)
     On a GPU a pass is recorded for one number of tokens, so all are computed.
     """
     unwrapped = bare(model)
-    reads_all = any(
-        not (head.is_pooled or (head.is_of_vocabulary and positions is not None)) for head in unwrapped.kinds.values()
-    )
+    reads_all = any(head.reads_all(positions is not None) for head in unwrapped.kinds.values())
     if reads_all or batch.decoder_ids is not None or next(unwrapped.parameters()).is_cuda:
         return None
     starts = _starts(batch)
@@ -322,9 +320,10 @@ def task_logits(model: nn.Module, batch: Batch, head: str, precision: str = "fp3
 
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
-    inputs, is_pooled = DeviceInputs.of(model, precision), head_of(head).is_pooled
+    inputs, kind = DeviceInputs.of(model, precision), head_of(head)
+    wanted = None if kind.reads_all(has_positions=False) else _starts(batch)
     with inputs.autocast():
-        packed = model(**inputs.arguments(batch, wanted=_starts(batch) if is_pooled else None)).logits[head]
+        packed = model(**inputs.arguments(batch, wanted=wanted)).logits[head]
     loss = head_losses(model, batch, {head: packed}).get(head)
     logits = packed.float().cpu()
-    return HeadOutput([part.numpy() for part in (logits if is_pooled else _by_sequence(logits, batch))], loss)
+    return HeadOutput([part.numpy() for part in (logits if kind.is_pooled else _by_sequence(logits, batch))], loss)

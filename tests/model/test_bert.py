@@ -4,17 +4,24 @@ import dataclasses
 import math
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
-from conftest import HIDDEN, LAYERS, small_config, small_model
+from conftest import HIDDEN, LAYERS, options_so_far, small_config, small_model
 from torch import nn
 
+from bertkit.base import plugins
+from bertkit.base.batch import Batch, Target
 from bertkit.base.errors import InputError
 from bertkit.kernels.layout import Layout, Wanted
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
+from bertkit.model.head.built_in import MaskedLM
+from bertkit.model.head.head import Encoded, Head
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
+from bertkit.model.slots import scaled_dot
+from bertkit.objectives.losses import batch_losses, head_losses, label_loss, outputs, task_logits, token_loss
 
 LENGTHS = torch.tensor([5, 7, 3])
 # the standard deviation of a normal cut at two of its own
@@ -113,6 +120,70 @@ def test_wanted_tokens_have_the_same_logits_and_others_are_skipped(
     )
     skips = may_skip_others if places else may_skip
     assert num_rows == [15 + num_slack, (len(rows) if skips else 15) + num_slack]
+
+
+class OverTokens(nn.Module):
+    """A norm over the tokens of a batch."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return (hidden - hidden.mean(0)) / hidden.std(0)
+
+
+class SecondToken(Head):
+    """A head of whole texts that reads the token after [CLS]."""
+
+    def logits(self, module: nn.Module, encoded: Encoded) -> torch.Tensor:
+        return module(encoded.last[encoded.layout.starts + 1])  # type: ignore[no-any-return]
+
+
+class FromBefore(MaskedLM):
+    """A head that predicts a token from the vector before it."""
+
+    def logits(self, module: nn.Module, encoded: Encoded) -> torch.Tensor:
+        assert encoded.masked_positions is not None
+        return module(encoded.last[encoded.masked_positions - 1], encoded.token_embedding)  # type: ignore[no-any-return]
+
+
+def near(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A score that takes the n-th query for the n-th token."""
+    return scaled_dot(query, key) - (torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])).abs()
+
+
+@pytest.mark.parametrize(
+    ("heads", "settings"),
+    [
+        (("masked_lm",), {"attention": AttentionConfig(score="near")}),
+        (("masked_lm",), {"norm": NormConfig(kind="over_tokens")}),
+        (("masked_lm", "second_token"), {"labels": ("a", "b")}),
+        (("masked_lm", "from_before"), {}),
+    ],
+)
+def test_tokens_that_a_plugin_may_read_are_computed(
+    heads: tuple[str, ...], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "_options", options_so_far())
+    plugins.option("score", "near")(near)
+    plugins.option("norm", "over_tokens")(lambda size, eps: OverTokens())
+    plugins.option("model_head", "second_token")(SecondToken)
+    plugins.option("model_head", "from_before")(FromBefore)
+    plugins.option("head_loss", "second_token")(label_loss)
+    plugins.option("head_loss", "from_before")(token_loss)
+    model, (ids, types, _) = small_model(heads=heads, **settings).double().eval(), batch()
+    targets = {
+        "masked_lm": Target(np.array([11, 23, 5]), np.array([2, 6, 14])),
+        "second_token": Target(np.array([0, 1, 1])),
+        "from_before": Target(np.array([11, 23, 5])),
+    }
+    own = Batch(ids.numpy(), types.numpy(), LENGTHS.numpy(), {head: targets[head] for head in heads})
+    whole = head_losses(model, own, outputs(model, own).logits)
+    terms = batch_losses(model, own)
+    assert len(terms) == len(heads)
+    for name, term in terms.items():
+        torch.testing.assert_close(term.sum, whole[name].sum, rtol=0, atol=1e-6)
+    if "second_token" in heads:
+        predicted = task_logits(model, own, "second_token").loss
+        assert predicted is not None
+        torch.testing.assert_close(predicted.sum, whole["second_token"].sum, rtol=0, atol=1e-6)
 
 
 def test_the_decoder_is_the_embedding() -> None:

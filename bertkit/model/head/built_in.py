@@ -50,6 +50,10 @@ print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
         hidden = encoded.last if places is None else encoded.last[places]
         return module(hidden, encoded.token_embedding)  # type: ignore[no-any-return]
 
+    def reads_all(self, has_positions: bool) -> bool:
+        """Return whether no positions are given."""
+        return not has_positions or type(self).logits is not MaskedLM.logits
+
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
         """Return the ids of about 15 % of the tokens, at least one in each sequence, -100 elsewhere."""
         chosen = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15) & is_token

@@ -190,6 +190,13 @@ class Head:
         logits: Tensor = module(encoded.pooled if self.is_pooled else encoded.last)
         return logits
 
+    def reads_all(self, has_positions: bool) -> bool:
+        """Return whether it may read vectors besides those of the first tokens and, if given, those at `masked_positions`.
+
+        A plug-in with its own `logits` may read any.
+        """
+        return not self.is_pooled or type(self).logits is not Head.logits
+
     def code_for(self, config: BertConfig) -> str:
         """Return code that predicts and prints, with `model` and `tokenizer` of transformers."""
         return self.code
