@@ -86,6 +86,11 @@ class Batch:
         return next(head for head in TOKEN_HEADS if head in self.targets)
 
     @property
+    def starts(self) -> NDArray[np.int64]:
+        """The position of the first token of each sequence, (B,)."""
+        return self.sequence_lengths.cumsum() - self.sequence_lengths
+
+    @property
     def masked_positions(self) -> NDArray[np.int64]:
         """The positions of the tokens to predict, (M,); those before the next tokens."""
         positions = self.targets[self.token_head].positions

@@ -301,11 +301,12 @@ def text_vectors(
     model: nn.Module, batch: Batch, pooling: Pooling, precision: str = "fp32", num_skipped: int = 0
 ) -> NDArray[np.float32]:
     """Encode a packed batch of texts, pool the tokens of each text without the first `num_skipped`, and take all steps, (B, D)."""
-    device_inputs = DeviceInputs.of(model, precision)
-    with device_inputs.autocast():
-        hidden = model(*device_inputs.tokens(batch)).last_hidden_state[: batch.num_tokens].float()  # (S, D)
-    lengths = torch.from_numpy(batch.sequence_lengths).to(device_inputs.device)
-    vectors = pooled(hidden, lengths, pooling.modes, num_skipped)
+    inputs = DeviceInputs.of(model, precision)
+    only_first = {*pooling.modes} == {"cls"} and num_skipped == 0
+    wanted, lengths = (batch.starts, np.ones_like(batch.starts)) if only_first else (None, batch.sequence_lengths)
+    with inputs.autocast():
+        hidden = model(**inputs.arguments(batch, wanted=wanted)).last_hidden_state[: lengths.sum()].float()  # (S, D)
+    vectors = pooled(hidden, torch.from_numpy(lengths).to(inputs.device), pooling.modes, num_skipped)
     for step in pooling.steps:
         vectors = step.module(vectors)
     return vectors.cpu().numpy()

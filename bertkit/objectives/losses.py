@@ -170,13 +170,7 @@ def _wanted(model: nn.Module, batch: Batch, positions: NDArray[np.int64] | None)
     reads_all = any(head.reads_all(positions is not None) for head in unwrapped.kinds.values())
     if reads_all or batch.decoder_ids is not None or next(unwrapped.parameters()).is_cuda:
         return None
-    starts = _starts(batch)
-    return starts if positions is None else np.union1d(starts, positions)
-
-
-def _starts(batch: Batch) -> NDArray[np.int64]:
-    """Return the positions of the first tokens, (B,)."""
-    return batch.sequence_lengths.cumsum() - batch.sequence_lengths
+    return batch.starts if positions is None else np.union1d(batch.starts, positions)
 
 
 def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) -> dict[str, LossTerm]:
@@ -321,7 +315,7 @@ def task_logits(model: nn.Module, batch: Batch, head: str, precision: str = "fp3
     Shapes of the logits: sequence (C,), token (T, C), span (T, 2), choice (1,).
     """
     inputs, kind = DeviceInputs.of(model, precision), head_of(head)
-    wanted = None if kind.reads_all(has_positions=False) else _starts(batch)
+    wanted = None if kind.reads_all(has_positions=False) else batch.starts
     with inputs.autocast():
         packed = model(**inputs.arguments(batch, wanted=wanted)).logits[head]
     loss = head_losses(model, batch, {head: packed}).get(head)
