@@ -44,20 +44,20 @@ def is_finetuned(given: FinetuneSettings, read: TrainingData | None = None) -> b
     return _is_done(settings, FINETUNE, {}, fingerprint_of_splits)
 
 
-class Measured(NamedTuple):
+class FinishedScores(NamedTuple):
     """What a finished run of fine-tuning measured."""
 
     values: dict[str, float]  # the task's metrics
     is_degenerate: bool  # whether it predicts the same for every example
 
 
-def read_metrics(run_dir: Path, metrics: Sequence[str], file: str = RESULT) -> Measured:
+def read_metrics(run_dir: Path, metrics: Sequence[str], file: str = RESULT) -> FinishedScores:
     """Read the metrics of a finished run; raises InputError if one is missing."""
     scores, names = read_scores(run_dir, file), keys_of(metrics)
     for name in names:
         if not isinstance(scores.get(name), (int, float)):
             raise InputError(f"{run_dir / file}: it has no number {name!r}; restore it")
-    return Measured({name: scores[name] for name in names}, bool(scores.get("is_degenerate")))
+    return FinishedScores({name: scores[name] for name in names}, bool(scores.get("is_degenerate")))
 
 
 def is_pretrained(given: PretrainSettings) -> bool:

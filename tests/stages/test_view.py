@@ -19,7 +19,7 @@ from conftest import Capsys, headed_model, minilm_dir, output_of, refused, small
 from safetensors.numpy import load_file
 
 from bertkit import export_model, load_model, load_tokenizer
-from bertkit.apps.explain.attributions import Output, attribute
+from bertkit.apps.explain.attributions import ExplainedOutput, attribute
 from bertkit.apps.explain.explain import Alignment, Explanation, rollout
 from bertkit.apps.explain.heads import head_importance, head_roles
 from bertkit.apps.explain.pictures import alignment_picture, attention_page, compress_attention
@@ -95,7 +95,7 @@ def test_attributions_are_the_integral_of_differences(make: Make, tokenizer: Tok
     facts = tokenizer.facts
     baseline = [number if number in (facts.cls, facts.sep) else facts.pad for number in ids]
     feature = Feature(0, ids, [0] * len(ids), None)
-    actual = attribute(model, Output("", "sequence", ((0, 1),)), feature, baseline, 32, 2048)
+    actual = attribute(model, ExplainedOutput("", "sequence", ((0, 1),)), feature, baseline, 32, 2048)
     table, embeddings = model.bert.embeddings.token.weight, model.bert.embeddings
     layout = Layout.from_lengths(torch.tensor([len(ids)]))
 
@@ -126,7 +126,7 @@ def test_head_importance_is_the_derivative_by_a_factor_of_the_head(make: Make, t
     model, _ = load_packed(make("sequence"))
     model = model.eval().double().requires_grad_(False)
     ids = tokenizer("kan lon mir")["input_ids"]
-    feature, target = Feature(0, ids, [0] * len(ids), None), Output("", "sequence", ((0, 1),))
+    feature, target = Feature(0, ids, [0] * len(ids), None), ExplainedOutput("", "sequence", ((0, 1),))
     actual = head_importance(model, target, feature)
     layers, heads, size = model.config.num_hidden_layers, model.config.num_attention_heads, model.config.hidden_size
     assert actual.shape == (layers, heads)

@@ -26,7 +26,7 @@ MAX_ERROR = 0.01  # relative to the difference of the scores; a larger error nee
 
 
 @dataclass(frozen=True)
-class Output:
+class ExplainedOutput:
     """The output that is explained: a logit, or the sum of two logits."""
 
     description: str  # the target in words, such as "the label good"
@@ -60,7 +60,7 @@ class Explained:
     """The sequence and the output that are explained."""
 
     feature: Feature
-    target: Output | None = None  # None if the model predicts nothing
+    target: ExplainedOutput | None = None  # None if the model predicts nothing
     row: Row | None = None  # that `predict` would write
     verdict: Verdict | None = None  # the same for readers
     alignment: Alignment | None = None  # of a generated text
@@ -93,7 +93,7 @@ class Attribution:
 
 def attribute(
     model: BertWithHeads,
-    target: Output,
+    target: ExplainedOutput,
     feature: Feature,
     baseline: Sequence[int],
     steps: int | None,
@@ -127,7 +127,12 @@ def attribute(
 
 
 def _integral(
-    model: BertWithHeads, target: Output, feature: Feature, ends: tuple[Tensor, Tensor], steps: int, micro_tokens: int
+    model: BertWithHeads,
+    target: ExplainedOutput,
+    feature: Feature,
+    ends: tuple[Tensor, Tensor],
+    steps: int,
+    micro_tokens: int,
 ) -> NDArray[np.float64]:
     """Integrate the gradients on the line between two ends, each (T, D); return the attribution of each token, (T,)."""
     start, end = ends
@@ -143,7 +148,7 @@ def _integral(
     return (total * (end - start).double().cpu()).sum(-1).numpy()
 
 
-def score_of(model: BertWithHeads, target: Output, feature: Feature, embeddings: Tensor) -> Tensor:
+def score_of(model: BertWithHeads, target: ExplainedOutput, feature: Feature, embeddings: Tensor) -> Tensor:
     """Return the target's score, (n,), for the feature with these token embeddings, (n, T, D), instead of its own."""
     count = len(embeddings)
     with model.bert.embeddings.token.register_forward_hook(lambda *_: embeddings.flatten(0, 1)):
@@ -193,14 +198,16 @@ def target_of(
             return _answer_target(features, row)
         case "choice":
             column = _chosen(target, [str(number) for number in range(len(features))], row["label"], "ending")
-            return Explained(features[column], Output(f"ending {column}", "choice", ((0, 0),)))
+            return Explained(features[column], ExplainedOutput(f"ending {column}", "choice", ((0, 0),)))
         case "sequence" if task.labels:
             best = int(np.argmax([row["probabilities"][label] for label in task.labels]))
             column = _chosen(target, task.labels, best, "label")
-            return Explained(features[0], Output(f"the label {task.labels[column]}", "sequence", ((0, column),)))
+            return Explained(
+                features[0], ExplainedOutput(f"the label {task.labels[column]}", "sequence", ((0, column),))
+            )
         case "sequence":
             _chosen(target, (), 0, "label: the model predicts a number")
-            return Explained(features[0], Output("the number", "sequence", ((0, 0),)))
+            return Explained(features[0], ExplainedOutput("the number", "sequence", ((0, 0),)))
     _chosen(target, (), 0, f"choice: nothing is attributed to the logits of head={task.head}, of a plug-in")
     return Explained(features[0], None)
 
@@ -224,7 +231,9 @@ def _tag_target(
     start = feature.words.index(word)
     after = next((n for n, at in enumerate(feature.words) if n > start and at >= 0), len(feature.words) - 1)
     tag, place = tags[word], (start, labels.index(tags[word]))
-    return Explained(feature, Output(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after))))
+    return Explained(
+        feature, ExplainedOutput(f"the tag {tag} of {words[word]}", "token", (place,), tuple(range(start, after)))
+    )
 
 
 def _answer_target(features: Sequence[Feature], row: Row) -> Explained:
@@ -237,8 +246,10 @@ def _answer_target(features: Sequence[Feature], row: Row) -> Explained:
         if starts and ends:
             start, end = starts[0], ends[-1]
             span = tuple(range(start, end + 1))
-            return Explained(feature, Output(f"the answer {row['text']}", "span", ((start, 0), (end, 1)), span))
-    return Explained(features[0], Output("that there is no answer", "span", ((0, 0), (0, 1)), (0,)))
+            return Explained(
+                feature, ExplainedOutput(f"the answer {row['text']}", "span", ((start, 0), (end, 1)), span)
+            )
+    return Explained(features[0], ExplainedOutput("that there is no answer", "span", ((0, 0), (0, 1)), (0,)))
 
 
 def pretraining_target(predictor: Predictor, feature: Feature, target: str | None) -> Explained:
@@ -253,7 +264,7 @@ def pretraining_target(predictor: Predictor, feature: Feature, target: str | Non
         words = [{"token": text, "probability": float(shares[n])} for text, n in zip(texts, best, strict=True)]
         column = _chosen(target, vocab, best[0], "token of the vocabulary")
         (text,) = predictor.tokenizer.texts_of([column])
-        word = Output(f"{text.strip()} at [MASK]", "masked_lm", ((0, column),), (place,))
+        word = ExplainedOutput(f"{text.strip()} at [MASK]", "masked_lm", ((0, column),), (place,))
         return Explained(
             feature,
             word,
@@ -264,7 +275,7 @@ def pretraining_target(predictor: Predictor, feature: Feature, target: str | Non
         shares = _probabilities(model, feature, "next_sentence")
         column = _chosen(target, FOLLOWS, int(shares.argmax()), "label")
         row: Row = {"next_sentence": dict(zip(FOLLOWS, shares.tolist(), strict=True))}
-        label = Output(f"that the second text {FOLLOWS[column]}", "next_sentence", ((0, column),))
+        label = ExplainedOutput(f"that the second text {FOLLOWS[column]}", "next_sentence", ((0, column),))
         return Explained(feature, label, row, Verdict(label.description, list(row["next_sentence"].items())))
     if target is not None:
         raise InputError(f"target={target}: the model has no prediction for this input; remove target=")

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.apps.explain.attributions import Output, score_of
+from bertkit.apps.explain.attributions import ExplainedOutput, score_of
 from bertkit.model.heads import BertWithHeads
 from bertkit.tasks.feature import Feature
 
 PLAIN_SHARE = 0.5  # of a head's attention; a head with more of it in places of one kind has a plain role
 
 
-def head_importance(model: BertWithHeads, target: Output, feature: Feature) -> NDArray[np.float64]:
+def head_importance(model: BertWithHeads, target: ExplainedOutput, feature: Feature) -> NDArray[np.float64]:
     """Return how strongly the score of a target depends on each head, (L, N).
 
         importance_h = |d score / d a| at a = 1, where a multiplies the output of head h

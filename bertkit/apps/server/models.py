@@ -59,7 +59,7 @@ class _Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Results(Generic[ResultT]):
+class RequestResults(Generic[ResultT]):
     """The results of some requests, a value or an exception for each, and the amount of work."""
 
     results: list[ResultT | Exception]
@@ -112,7 +112,7 @@ class ServedModel:
 
     def predict_requests(
         self, requests: Sequence[Sequence[object]], max_tokens: int, num_alternatives: int = 0
-    ) -> Results[list[Row]]:
+    ) -> RequestResults[list[Row]]:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
         inputs = [
             _Input(request, index, _as_pair(value, self.predictor.task), self.predictor.task)
@@ -135,14 +135,14 @@ class ServedModel:
             predictions = predict_local(self.predictor, task, examples, features)
             for one, prediction in zip(group, predictions, strict=True):
                 rows[one.request][one.index] = self._row(one, prediction, num_alternatives)
-        return Results([errors.get(number, own) for number, own in enumerate(rows)], num_sequences, num_tokens)
+        return RequestResults([errors.get(number, own) for number, own in enumerate(rows)], num_sequences, num_tokens)
 
     def embed_requests(
         self, requests: Sequence[Sequence[object]], max_tokens: int, normalize: bool | None = None
-    ) -> Results[Embedded]:
+    ) -> RequestResults[Embedded]:
         """Embed the texts of many requests; the result of a request is its vectors, or an error."""
         if isinstance(self._embedder, InputError):
-            return Results([self._embedder] * len(requests), 0, 0)
+            return RequestResults([self._embedder] * len(requests), 0, 0)
         read: dict[int, _Texts] = {}
         results: dict[int, Embedded | Exception] = {}
         for number, inputs in enumerate(requests):
@@ -158,7 +158,7 @@ class ServedModel:
         for (number, own), vectors in zip(read.items(), shares, strict=False):
             results[number] = Embedded(self.name, vectors, own.num_tokens)
         num_tokens = sum(own.num_tokens for own in read.values())
-        return Results([results[number] for number in range(len(requests))], len(texts), num_tokens)
+        return RequestResults([results[number] for number in range(len(requests))], len(texts), num_tokens)
 
     @functools.cached_property
     def _viewer(self) -> Predictor:

@@ -15,7 +15,7 @@ from bertkit.apps.retrieval.encoders import encoder_of
 from bertkit.apps.retrieval.library import Library
 from bertkit.apps.retrieval.ranking import Searcher, SearchResult, read_glossary
 from bertkit.apps.server.bodies import EmbedBody, PredictBody, SearchBody, ViewBody
-from bertkit.apps.server.models import Embedded, Results, ResultT, ServedModel, open_models, with_own_tokenizer
+from bertkit.apps.server.models import Embedded, RequestResults, ResultT, ServedModel, open_models, with_own_tokenizer
 from bertkit.apps.server.queues import Queue, RefusedError
 from bertkit.base.errors import BertkitError, nearest, say
 from bertkit.inference.predictor import open_translator
@@ -55,7 +55,7 @@ class Metrics:
         self.loads = Counter("bertkit_loads", "Loads of all models", ("result",), registry=own)
         self.loads.labels("failed")  # 0 until the first failure
 
-    def record(self, batch: Results[ResultT]) -> list[ResultT | Exception]:
+    def record(self, batch: RequestResults[ResultT]) -> list[ResultT | Exception]:
         """Count the work of a batch; return its results."""
         if batch.num_sequences:
             self.sequences.observe(batch.num_sequences)
