@@ -59,14 +59,14 @@ class TaskHeads(Objective):
 
     def begin(self, model: BertWithHeads) -> nn.Module:
         """Return the heads of the other models."""
-        return nn.ModuleDict({task: own.heads[HEAD] for task, own in self.models.items() if own is not model})
+        return nn.ModuleDict({task: other.heads[HEAD] for task, other in self.models.items() if other is not model})
 
     def losses(self, model: nn.Module, batch: Batch, precision: str = "fp32") -> dict[str, LossTerm]:
         """Run the encoder and every head: the heads of other tasks get a gradient of 0, since every parameter needs one in every step."""
         inputs, ((task, target),) = DeviceInputs.of(model, precision), batch.targets.items()
         with inputs.autocast():
             pooled = model(**inputs.arguments(batch)).pooled_output
-            logits = {name: own.heads[HEAD](pooled) for name, own in self.models.items()}
+            logits = {name: member.heads[HEAD](pooled) for name, member in self.models.items()}
         labelled = dataclasses.replace(batch, targets={HEAD: target})
         (term,) = head_losses(self.models[task], labelled, {HEAD: logits.pop(task)}).values()
         nothing = 0 * sum(rows.float().sum() for rows in logits.values())
@@ -84,11 +84,11 @@ class TogetherJob(FinetuningJob):
 
     def __init__(self, members: Mapping[str, FinetuningJob], directory: Path) -> None:
         """Join the jobs, which belong to this one from now on; the run is in `directory`, the results of each task in its own."""
-        first, own = next(iter(members.values())), [job.settings for job in members.values()]
-        rates = [settings.optimizer.peak for settings in own]
+        first, of_tasks = next(iter(members.values())), [job.settings for job in members.values()]
+        rates = [settings.optimizer.peak for settings in of_tasks]
         shared: dict[str, Any] = {
             "optimizer": dataclasses.replace(first.settings.optimizer, peak_learning_rate=min(rates)),
-            "num_epochs": max(settings.epochs for settings in own),
+            "num_epochs": max(settings.epochs for settings in of_tasks),
             "objective": NAME,
             "objective_options": {"tasks": [*members]},
         }
@@ -104,7 +104,7 @@ class TogetherJob(FinetuningJob):
     def content(self) -> dict[str, object]:
         """The hashes of all data and of the starting weights."""
         prints = [finished.fingerprint(job.data.train.source, job.data.dev.source) for job in self.members.values()]
-        return super().content | {"data_fingerprint": [one for pair in prints for one in pair]}
+        return super().content | {"data_fingerprint": [digest for pair in prints for digest in pair]}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -152,10 +152,13 @@ class TogetherJob(FinetuningJob):
         """Return the scores of each task as TASK_METRIC, and the means of their best metrics and of their losses."""
         return self._metrics(self.scores(accelerator))
 
-    def _metrics(self, found: Mapping[str, SplitScores]) -> dict[str, float]:
-        metrics = {f"{task}_{name}": value for task, dev in found.items() for name, value in dev.scores.items()}
-        best = [dev.scores[self.members[task].data.task.config.best_metric] for task, dev in found.items()]
-        return metrics | {"score": statistics.fmean(best), "loss": statistics.fmean(dev.loss for dev in found.values())}
+    def _metrics(self, scores: Mapping[str, SplitScores]) -> dict[str, float]:
+        metrics = {f"{task}_{name}": value for task, dev in scores.items() for name, value in dev.scores.items()}
+        best = [dev.scores[self.members[task].data.task.config.best_metric] for task, dev in scores.items()]
+        return metrics | {
+            "score": statistics.fmean(best),
+            "loss": statistics.fmean(dev.loss for dev in scores.values()),
+        }
 
     def score_of(self, metrics: Mapping[str, float]) -> float:
         """Return the mean score."""
@@ -168,11 +171,11 @@ class TogetherJob(FinetuningJob):
     def publish(self, state: TrainingState) -> None:
         """Score the best weights; write the model, predictions and metrics of each task into its directory, and the means and the report here."""
         best_step = state.load_best()
-        found = self.scores(state.accelerator)
+        scores = self.scores(state.accelerator)
         if not state.accelerator.is_main_process:
             return
         for task, job in self.members.items():
-            place, dev = Path(job.settings.output_dir), found[task]
+            place, dev = Path(job.settings.output_dir), scores[task]
             best = Best(best_step, dev.scores, dev.predictions, chosen_by="mean score")
             results = results_of(job.settings, state, self.steps_per_epoch, job.data, best, job.baseline)
             place.mkdir(parents=True, exist_ok=True)
@@ -183,29 +186,29 @@ class TogetherJob(FinetuningJob):
             say(f"{task} {results.line}", f"model:  {place / 'model'}", f"report: {place / 'report.html'}")
         write_report(state.directory, self.baselines(self.steps), self.charts)
         delete_old_checkpoints(state.directory, self.steps, state.writer.config.keep_last, (best_step,))
-        metrics = self._metrics(found)
+        metrics = self._metrics(scores)
         write_durably(state.directory / RESULT, to_json(metrics | {"best_step": best_step}))
         say(f"mean score {metrics['score']:.4f}", f"report: {state.directory / 'report.html'}")
 
 
-def plan_together(given: Sequence[FinetuneSettings], directory: Path) -> TogetherJob:
+def plan_together(runs: Sequence[FinetuneSettings], directory: Path) -> TogetherJob:
     """Plan a run on several tasks of texts, whose settings differ in the task and its directory alone; InputError as `plan_finetuning`."""
     members = {}
-    for settings in given:
+    for settings in runs:
         splits_of = functools.cache(functools.partial(finished.splits_of, settings))
         members[settings.task.name] = make_job(settings, splits_of, Objective())
     units = [task for task, job in members.items() if job.units is not None]
     if units:
         raise InputError(f"{units[0]}: numbers without a stated range are not learned together with other tasks")
     job = in_directory(TogetherJob(members, directory))
-    for own in members.values():
-        own.identity = identity_of(to_mapping(own.settings), own.rules) | own.content
-        check(Path(own.settings.output_dir), own.identity, own.rules, own.settings.resume.allow)
+    for member in members.values():
+        member.identity = identity_of(to_mapping(member.settings), member.rules) | member.content
+        check(Path(member.settings.output_dir), member.identity, member.rules, member.settings.resume.allow)
     return job
 
 
 def finetune_together(
-    given: Sequence[FinetuneSettings], directory: Path
+    runs: Sequence[FinetuneSettings], directory: Path
 ) -> Iterator[tuple[FinetuneSettings, NumericsError | None]]:
     """Train or resume a run on several tasks, in all its processes; a finished one stays as it is.
 
@@ -214,9 +217,9 @@ def finetune_together(
     """
     is_main, failed = world_from_environment().is_main, None
     if is_main:
-        say(f"-- {', '.join(settings.task.name for settings in given)} together, seed {given[0].seed}")
-    job = plan_together(given, directory)
-    places = [directory, *(Path(settings.output_dir) for settings in given)]
+        say(f"-- {', '.join(settings.task.name for settings in runs)} together, seed {runs[0].seed}")
+    job = plan_together(runs, directory)
+    places = [directory, *(Path(settings.output_dir) for settings in runs)]
     has_results = all((place / RESULT).is_file() for place in places)
     is_done = has_results and not check(directory, job.identity, job.rules, job.settings.resume.allow)
     if is_main and is_done:
@@ -226,4 +229,4 @@ def finetune_together(
             pass
     except NumericsError as error:
         failed = error
-    yield from ((settings, failed) for settings in given if is_main)
+    yield from ((settings, failed) for settings in runs if is_main)

@@ -44,8 +44,8 @@ def run(settings: GlueSettings) -> None:
     check_suite(settings.runs)
     finetune_all = _finetune_together if settings.together else _finetune_alone
     results: dict[str, list[SeedRun]] = {}
-    for own, error in finetune_all(settings, directory):
-        results.setdefault(own.task.name, []).append(_scores(own) if error is None else _failed(own, error))
+    for tuned, error in finetune_all(settings, directory):
+        results.setdefault(tuned.task.name, []).append(_scores(tuned) if error is None else _failed(tuned, error))
     if not results:  # in the other processes
         return
     summary = {"model_dir": settings.model_dir, "seeds": list(settings.seeds)} | summarise(results, directory)
@@ -64,10 +64,10 @@ Tuned = Iterator[tuple[FinetuneSettings, NumericsError | None]]
 
 def _finetune_alone(settings: GlueSettings, directory: Path) -> Tuned:
     """Fine-tune on each task with each seed, unless this is done already; yield the settings of each run, and its error."""
-    launcher.check_on_one_host("glue", [own.launch for own in settings.runs])
-    for own, seed in itertools.product(settings.trained, settings.seeds):
-        say(f"-- {own.task.name}, seed {seed}")
-        seeded = _seeded(own, seed, directory)
+    launcher.check_on_one_host("glue", [task.launch for task in settings.runs])
+    for task, seed in itertools.product(settings.trained, settings.seeds):
+        say(f"-- {task.task.name}, seed {seed}")
+        seeded = _seeded(task, seed, directory)
         try:
             if not (
                 is_finetuned(seeded) or launcher.run_in_workers("finetune", seeded, seeded.launch, seeded.output_dir)
@@ -82,7 +82,7 @@ def _finetune_alone(settings: GlueSettings, directory: Path) -> Tuned:
 def _finetune_together(settings: GlueSettings, directory: Path) -> Tuned:
     """Fine-tune on all tasks together with each seed, unless this is done already; on process 0 yield the same."""
     for seed in settings.seeds:
-        seeded = [_seeded(own, seed, directory) for own in settings.trained]
+        seeded = [_seeded(task, seed, directory) for task in settings.trained]
         yield from finetune_together(seeded, directory / "together" / f"seed-{seed}")
 
 

@@ -234,10 +234,10 @@ class TogetherOrder:
 
     def names(self, step: int) -> list[str]:
         """Return the task and the item of each example of a step, for messages."""
-        task, own = self.of(step)
-        return [f"{task} {item}" for item in self.orders[task].names(own)]
+        task, step_of_task = self.of(step)
+        return [f"{task} {item}" for item in self.orders[task].names(step_of_task)]
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> list[tuple[int, Batch]]:
         """Return the consecutive micro-batches of a process in a step, with their numbers in the step."""
-        task, own = self.of(step)
-        return self.orders[task].micro_batches(own, process, num_processes)
+        task, step_of_task = self.of(step)
+        return self.orders[task].micro_batches(step_of_task, process, num_processes)

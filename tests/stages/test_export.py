@@ -203,6 +203,9 @@ def test_a_sentence_transformer_there_and_back(mode: str, tokenizer: Tokenizer, 
     again = as_sentence_transformer(output, True, tmp_path / "again")
     for path in ("model.safetensors", "modules.json", "1_Pooling/config.json", "config.json", "tokenizer.json"):
         assert (output / path).read_bytes() == (again / path).read_bytes()
+    assert as_sentence_transformer(output, mode, again) == again  # done already
+    other = "sentence_transformers=" + {"mean": "cls", "cls": "mean"}[mode]
+    assert run(["export", f"checkpoint={output}", "head=encoder", other, f"output_dir={again}"]) == 2
 
 
 def export_onnx(run_dir: Path, output: Path) -> None:

@@ -114,7 +114,7 @@ class Export:
         pooler = [] if self.model.bert.pooler is None else ["pooler"]
         return {
             "heads": [*self.model.heads, *pooler],
-            "formats": [self.google, self.onnx, self.pooling is not None and list(self.pooling.modes)],
+            "formats": [self.google, self.onnx, self.pooling is not None],
             "source_sha256": hashes_of(self.source),
             "layout_sha256": texts | {name: sha256_file(path) for name, path in self._copied().items()},
         }

@@ -38,9 +38,8 @@ class SplitExamples:
     name: str = ""  # the file or dataset
     file_warnings: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # none for a dataset of the hub
-    columns: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the name of each setting's column; none in a file without columns
+    # the name of each setting's column; none in a file without columns
+    columns: Mapping[str, str] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)  # the decimal marks of a regression's labels; see `Labels`
 
     @property
