@@ -109,9 +109,9 @@ def test_each_script_measures_both_sides(prepared_dir: Path, tmp_path: Path, pyt
 PACKAGES = {"Hugging Face": "torch", "onnxruntime": "onnxruntime", "OpenVINO": "openvino", "CTranslate2": "ctranslate2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engines", "options"),
-    [(("Hugging Face", "CTranslate2"), []), pytest.param(tuple(PACKAGES), ["onnx=int8"], marks=pytest.mark.slow)],
+    ("engines", "options"), [(("Hugging Face", "CTranslate2"), []), (tuple(PACKAGES), ["onnx=int8"])]
 )
 def test_engines_that_are_installed_are_scored_on_each_task(
     engines: tuple[str, ...], options: list[str], tokenizer: Tokenizer, tmp_path: Path, python: Path

@@ -195,7 +195,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("reproducibility", ["strict", "default"])
+@pytest.mark.parametrize("reproducibility", ["strict", pytest.param("default", marks=pytest.mark.slow)])
 def test_two_processes_train_what_one_does(glue_dir: Path, small: Path, tmp_path: Path, reproducibility: str) -> None:
     """With strict sums the same bytes."""
     states, scores = [], []

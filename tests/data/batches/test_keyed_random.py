@@ -33,7 +33,7 @@ def test_every_part_of_the_key_and_their_order_count() -> None:
     key = [3, Stream.ORDER, 5, 11]
     changed = [[value + (index == part) for index, value in enumerate(key)] for part in range(4)]
     assert len({int(bits(*each)[0]) for each in (key, *changed, key[::-1])}) == 6
-    assert len(np.unique([bits(0, stream, 0, 0)[0] for stream in Stream])) == len(Stream) == 16
+    assert len(np.unique([bits(0, stream, 0, 0)[0] for stream in Stream])) == len(Stream) == 17
     assert len(np.unique(np.concatenate([bits(seed, MANY) for seed in range(5)]))) == 5 * len(MANY)
 
 
