@@ -41,6 +41,8 @@ def run(settings: GlueSettings) -> None:
     assert settings.model_dir is not None
     assert settings.output_dir is not None
     directory = Path(settings.output_dir)
+    if not settings.together:
+        launcher.check_on_one_host("glue", [task.launch for task in settings.runs])
     check_suite(settings.runs)
     finetune_all = _finetune_together if settings.together else _finetune_alone
     results: dict[str, list[SeedRun]] = {}
@@ -64,7 +66,6 @@ Tuned = Iterator[tuple[FinetuneSettings, NumericsError | None]]
 
 def _finetune_alone(settings: GlueSettings, directory: Path) -> Tuned:
     """Fine-tune on each task with each seed, unless this is done already; yield the settings of each run, and its error."""
-    launcher.check_on_one_host("glue", [task.launch for task in settings.runs])
     for task, seed in itertools.product(settings.trained, settings.seeds):
         say(f"-- {task.task.name}, seed {seed}")
         seeded = _seeded(task, seed, directory)

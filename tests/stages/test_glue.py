@@ -172,6 +172,14 @@ def test_every_run_has_processes_of_its_own(
     refused(run(command), "set launch.num_processes=", capsys)
 
 
+def test_another_launcher_is_refused_before_a_file_is_read(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(run(arguments(tmp_path, start, tmp_path / "glue")), "glue starts its own processes", capsys)
+
+
 def test_another_model_is_refused(
     glue_dir: Path, start: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
 ) -> None:
