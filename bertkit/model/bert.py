@@ -320,7 +320,7 @@ class Bert(nn.Module):
         last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
         is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
-        self.weighs_places = slots.changes_weights(slots.class_of(config))  # known of first tokens alone
+        self.weighs_places = slots.changes_weights(slots.class_of(config))  # a query's place, lost but for [CLS]
 
     def forward(
         self,

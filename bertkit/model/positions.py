@@ -336,7 +336,7 @@ def distance_rows(reach: int, max_distance: int, num_buckets: int, num_rows: int
 
 
 def counts_distances(config: BertConfig) -> bool:
-    """Whether attention depends on how many tokens are between two others: by relative positions, or by a window."""
+    """Whether it matters how many tokens are between two others: by relative positions, by a window, or by a convolution."""
     pattern, without_limit = make_pattern(config.attention), {(-1, -1), (-1, 0)}  # all tokens, and those before
     ranges = {pattern.of_layer(layer).key_range for layer in range(config.num_hidden_layers)}
-    return not ranges <= without_limit or changes_weights(class_of(config))
+    return not ranges <= without_limit or changes_weights(class_of(config)) or config.convolution is not None

@@ -10,6 +10,7 @@ from bertkit import export_model
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.model.attention_config import AttentionConfig
+from bertkit.model.bert_config import ConvolutionConfig
 from bertkit.model.heads import BertOutput
 
 B, T = 5, 13
@@ -131,21 +132,22 @@ def test_masks_and_segments_of_another_shape_are_refused() -> None:
         model(ids, token_type_ids=torch.ones(2, 9, dtype=torch.long))
 
 
-DISTANCES = [{"positions": name} for name in ("relative", "alibi", "disentangled")] + [
-    {"pattern": "window", "window": 2},
-    {"pattern": "alternating", "window": 2},
+DISTANCES: list[dict[str, Any]] = [
+    *({"attention": AttentionConfig(positions=name)} for name in ("relative", "alibi", "disentangled")),
+    *({"attention": AttentionConfig(pattern=name, window=2)} for name in ("window", "alternating")),
+    {"convolution": ConvolutionConfig(kernel_size=3)},
 ]
-PLACES = [{"positions": name} for name in ("learned", "sinusoidal", "rotary", "none")] + [{"pattern": "causal"}]
+PLACES: list[dict[str, Any]] = [
+    *({"attention": AttentionConfig(positions=name)} for name in ("learned", "sinusoidal", "rotary", "none")),
+    {"attention": AttentionConfig(pattern="causal")},
+]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", DISTANCES + PLACES)
 def test_a_gap_in_the_mask_is_refused_where_distances_count(settings: dict[str, Any]) -> None:
     """Elsewhere the positions are the columns of the batch, as in `transformers`."""
-    attention = AttentionConfig(**settings)
-    model = PaddedBert(
-        small_model(101, heads=["masked_lm"], with_pooler=False, attention=attention, hidden_size=24)
-    ).eval()
+    model = PaddedBert(small_model(101, heads=["masked_lm"], with_pooler=False, hidden_size=24, **settings)).eval()
     ids = torch.randint(101, (B, T), generator=torch.Generator().manual_seed(0))
     for name in ("right padding", "left padding"):
         model(ids, MASKS[name])
