@@ -42,14 +42,14 @@ class _Search:
 def search_of(directory: Path, *, has_decoder: bool) -> dict[str, object]:
     """Return the settings `task.generation.*` that the files of a model name; a line names what bertkit's search lacks.
 
-    Without a decoder of its own, a model counts the text that it continues in `max_length`, for which there is no setting. Raises
-    InputError for a value of another type.
+    If they name other settings but no beams, the search is greedy, as in `transformers`. Without a decoder of its own, a model counts
+    the text that it continues in `max_length`, for which there is no setting. Raises InputError for a value of another type.
     """
     path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
     content = {} if path is None else checked(JsonObject, read_json(path), path)
     fixed = FIXED if has_decoder else FIXED | {"max_length": None}
     search = checked(_Search, content, path or directory)
-    beams = search.num_beams or 1
+    beams, is_named = search.num_beams or 1, any(value is not None for value in vars(search).values())
     others = [
         f"{key}={content[key]!r:.40}"
         for key, value in fixed.items()
@@ -66,8 +66,8 @@ def search_of(directory: Path, *, has_decoder: bool) -> dict[str, object]:
         "top_k": 50 if search.top_k is None else search.top_k or None,
     }
     known = {
-        "max_target_length": search.max_new_tokens or longest, "num_beams": search.num_beams, "length_penalty": search.length_penalty,
-        "num_candidates": search.num_return_sequences, "sample": search.do_sample,
+        "max_target_length": search.max_new_tokens or longest, "num_beams": beams if is_named else None,
+        "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
     }  # fmt: skip
     return {
         key: value for key, value in (known | (of_samples if search.do_sample else {})).items() if value is not None

@@ -63,7 +63,7 @@ def theirs(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", [FILE, "config.json"])
 @pytest.mark.parametrize("keys", [
-    {"num_beams": 1, "max_length": 9}, {"num_beams": 1, "max_new_tokens": 4, "max_length": 9}, {"num_beams": 3, "max_length": 17},
+    {"max_length": 9}, {"num_beams": 1, "max_length": 9}, {"num_beams": 1, "max_new_tokens": 4, "max_length": 9}, {"num_beams": 3, "max_length": 17},
     {"num_beams": 3, "max_length": 17, "length_penalty": -3.0}, {"num_beams": 4, "max_length": 12, "num_return_sequences": 3},
 ], ids=str)  # fmt: skip
 def test_texts_are_those_of_transformers(keys: dict[str, Any], file: str, tmp_path: Path, capsys: Capsys) -> None:
