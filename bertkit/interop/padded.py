@@ -88,9 +88,9 @@ class PaddedBert(nn.Module):
             decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, a sequence has no token, or has 0 in
-                its mask between tokens whose distance counts; the inputs have other shapes, or attention weights are requested in
-                training mode.
+            ValueError: the sequences are longer than the model's positions, a sequence has no token; a mask has 0
+                between two tokens, and their distance counts; the inputs have other shapes; or attention weights are requested
+                in training mode.
         """
         ids, mask, types = self._checked(input_ids, attention_mask, token_type_ids)
         tokens, written = (
@@ -156,8 +156,8 @@ class PaddedBert(nn.Module):
             )
         if counts_distances(self.config) and bool(_has_gap(mask).any()):
             raise ValueError(
-                "attention_mask: 0 between the tokens of a text, from whose places this model counts distances; leave them out of "
-                "input_ids"
+                "attention_mask: 0 between the tokens of a text; how far two tokens are apart counts in this model, so leave "
+                "the masked ones out of input_ids"
             )
         return _Inputs(ids, mask, types)
 
