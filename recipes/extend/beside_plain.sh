@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
-# R-Drop, FreeLB and SMART beside plain fine-tuning: the first rows of SST-2 and MRPC, several seeds, a line for each run as it ends.
-# DATA_DIR= a GLUE folder, MODEL_DIR= any model, ROWS=, EPOCHS=, SEEDS= such as "0 1 2", RUN_DIR= output directory. To resume, run it again.
+# R-Drop, FreeLB, SMART and several tasks together beside plain fine-tuning: the first rows of tasks of GLUE, several seeds, a line for each run.
+# DATA_DIR= a GLUE folder, MODEL_DIR= any model, FOLDERS="SST-2 MRPC CoLA QNLI", ROWS=, EPOCHS=, SEEDS= such as "0 1 2", RUN_DIR= output
+# directory. To resume, run it again.
 set -euo pipefail
 : "${DATA_DIR:?set DATA_DIR= to a folder of GLUE}" "${MODEL_DIR:?set MODEL_DIR= to a model}"
 run=${RUN_DIR:-runs/beside_plain} rows=${ROWS:-500}
 export PYTHONPATH="$(dirname "${BASH_SOURCE[0]}")${PYTHONPATH:+:$PYTHONPATH}"
-for folder in SST-2 MRPC; do
+folders=(${FOLDERS:-SST-2 MRPC CoLA QNLI}) settings=("model_dir=$MODEL_DIR" "num_epochs=${EPOCHS:-3}" "data_dir=$run/data")
+for folder in "${folders[@]}"; do
   mkdir -p "$run/data/$folder"
   head -n $((rows + 1)) "$DATA_DIR/$folder/train.tsv" >"$run/data/$folder/train.tsv"
   cp "$DATA_DIR/$folder/dev.tsv" "$run/data/$folder"
 done
+names="${folders[*],,}" names="${names//-/}"  # sst2 mrpc ...
 TIMEFORMAT=%U  # processor time
-for task in sst2 mrpc; do for seed in ${SEEDS:-0 1 2}; do for objective in auto r_drop freelb smart; do
-  place="$run/${task}_${objective}_$seed"
-  [ ! -e "$place/eval.json" ] || continue
-  seconds=$( { time ${BERTKIT:-bertkit} finetune "plugins=[my_objectives,adversarial]" objective="$objective" task="$task" \
-    data_dir="$run/data" model_dir="$MODEL_DIR" num_epochs="${EPOCHS:-2}" seed="$seed" output_dir="$place" "$@" >"$place.log" 2>&1; } 2>&1 )
-  accuracy=$(sed -n 's/^  "accuracy": \([0-9.]*\),$/\1/p' "$place/eval.json")
-  echo "$task $objective seed $seed accuracy $accuracy seconds $seconds" | tee -a "$run/rows.txt"
-done; done; done
+train() {  # NAME COMMAND: run it, if it has not ended yet, and keep a line for each task with its scores and the time of the whole command
+  [ ! -e "$run/$1.seconds" ] || return 0
+  { time ${BERTKIT:-bertkit} "${@:2}" >"$run/$1.log" 2>&1; } 2>"$run/$1.seconds.part"
+  for place in "$run/$1"/eval.json "$run/$1"/*/eval.json; do
+    [ -e "$place" ] || continue
+    scores=$(sed -nE 's/^  "(accuracy|f1|matthews_correlation)": ([-0-9.]*),?$/\1 \2/p' "$place" | paste -sd' ')
+    echo "${place#"$run"/} $scores seconds $(tail -n 1 "$run/$1.seconds.part")" | tee -a "$run/rows.txt"
+  done
+  mv "$run/$1.seconds.part" "$run/$1.seconds"
+}
+for seed in ${SEEDS:-0 1 2}; do
+  for task in $names; do for objective in auto r_drop freelb smart; do
+    train "${task}_${objective}_$seed" finetune "plugins=[my_objectives,adversarial]" objective="$objective" task="$task" "${settings[@]}" \
+      seed="$seed" output_dir="$run/${task}_${objective}_$seed" "$@"
+  done; done
+  train "together_$seed" glue "tasks=[${names// /,}]" together=true "${settings[@]}" seed="$seed" output_dir="$run/together_$seed" "$@"
+done

@@ -76,7 +76,7 @@ OWN = re.compile(
     r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression|positions)\.|^bert\.pooler\.score\."
     r"|^bert\.encoder\.layers\.\d+\.convolution(_norm)?\."
     r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
-    r"|^bert\.embeddings\.(plugin|first_projection)\.|^heads\."
+    r"|^bert\.embeddings\.(plugin|first_projection|projection|task)\.|^heads\."
 )
 _LAYER = re.compile(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+")  # the number of a layer in a name
 _BARE = re.compile(r"^(?=(embeddings|encoder|pooler)\.)")  # of an encoder that was saved without heads

@@ -26,6 +26,7 @@ from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify, load_reference
 from bertkit.interop.parity.tokenizers import tokenizer_fault
 from bertkit.model.bert_config import DecoderConfig
+from bertkit.model.heads import BertWithHeads
 
 CONFIGS: dict[str, Any] = {
     "roberta": transformers.RobertaConfig,
@@ -308,6 +309,25 @@ def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Pa
     again, _ = load_directory(tmp_path)
     assert again.config == dataclasses.replace(model.config, scale_outputs=False)
     assert certify(tmp_path, num_sequences=1)["within_tolerance"]
+
+
+@pytest.mark.parametrize("heads", [("masked_lm",), ("replaced_token",), ("sequence",)])
+@pytest.mark.parametrize(
+    "name", ["mini", "roberta_mini", "albert_mini", "electra_mini", "deberta_mini", "eurobert_mini"]
+)
+def test_a_variant_of_the_family_is_bertkits_own_and_is_read_again(
+    name: str, heads: tuple[str, ...], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """`transformers` has no class of it, so its weights keep their names where BERT has none for them."""
+    small = {"model.num_hidden_layers": 2, "model.max_position_embeddings": 64, "model.embedding_size": 32}
+    config = bertkit.new_model(name, tokenizer, pooling="mean", **small).config
+    model = BertWithHeads(dataclasses.replace(config, scale_outputs=False, task_type_vocab_size=2), heads)
+    for number, parameter in enumerate(model.parameters()):
+        parameter.data.fill_(number)
+    write_model(model, tokenizer, tmp_path)
+    again, _ = load_directory(tmp_path)
+    assert again.config == model.config
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in again.state_dict().items())
 
 
 def test_a_task_without_a_class_of_the_type_is_refused_before_it_is_trained(tmp_path: Path) -> None:
