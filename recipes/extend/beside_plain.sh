@@ -17,17 +17,17 @@ TIMEFORMAT=%U  # processor time
 train() {  # NAME COMMAND: run it, if it has not ended yet, and keep a line for each task with its scores and the time of the whole command
   [ ! -e "$run/$1.seconds" ] || return 0
   { time ${BERTKIT:-bertkit} "${@:2}" >"$run/$1.log" 2>&1; } 2>"$run/$1.seconds.part"
-  for place in "$run/$1"/eval.json "$run/$1"/*/eval.json; do
+  for place in "$run/$1"/eval.json "$run/$1"/*/eval.json "$run/$1"/*/*/eval.json; do
     [ -e "$place" ] || continue
     scores=$(sed -nE 's/^  "(accuracy|f1|matthews_correlation)": ([-0-9.]*),?$/\1 \2/p' "$place" | paste -sd' ')
     echo "${place#"$run"/} $scores seconds $(tail -n 1 "$run/$1.seconds.part")" | tee -a "$run/rows.txt"
   done
   mv "$run/$1.seconds.part" "$run/$1.seconds"
 }
-for seed in ${SEEDS:-0 1 2}; do
-  for task in $names; do for objective in auto r_drop freelb smart; do
-    train "${task}_${objective}_$seed" finetune "plugins=[my_objectives,adversarial]" objective="$objective" task="$task" "${settings[@]}" \
-      seed="$seed" output_dir="$run/${task}_${objective}_$seed" "$@"
-  done; done
-  train "together_$seed" glue "tasks=[${names// /,}]" together=true "${settings[@]}" seed="$seed" output_dir="$run/together_$seed" "$@"
-done
+seeds=(${SEEDS:-0 1 2})
+for seed in "${seeds[@]}"; do for task in $names; do for objective in auto r_drop freelb smart; do
+  train "${task}_${objective}_$seed" finetune "plugins=[my_objectives,adversarial]" objective="$objective" task="$task" "${settings[@]}" \
+    seed="$seed" output_dir="$run/${task}_${objective}_$seed" "$@"
+done; done; done
+all="${seeds[*]}"
+train together glue "tasks=[${names// /,}]" together=true "${settings[@]}" "seeds=[${all// /,}]" output_dir="$run/together" "$@"
