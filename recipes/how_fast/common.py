@@ -1,6 +1,7 @@
 """Arguments, texts and new models for all comparisons."""
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ from bertkit.data.corpus.tokenizer import Tokenizer, wordpiece
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.documents import open_corpus
 from bertkit.interop.hugging_face.directory import write_model
-from bertkit.model.bert_config import BertConfig
 from bertkit.model.head.head import any_pooled
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
@@ -119,8 +119,8 @@ def new_model(
     longest: int = 0,
     init: Callable[[BertWithHeads], None] = init_as_bert,
     **settings: Any,
-) -> None:
-    """Write a new model with `longest` positions; unused words fill its vocabulary up to the size in the configuration."""
+) -> BertWithHeads:
+    """Write a new model, and return it, with `longest` positions; unused words fill its vocabulary up to the size in the configuration."""
     size = max(args.vocab_size, tokenizer.vocab_size)
     words = [*tokenizer.vocab, *(f"[unused{number}]" for number in range(tokenizer.vocab_size, size))]
     vocab = {word: number for number, word in enumerate(words)}
@@ -128,13 +128,17 @@ def new_model(
     if is_modern(args.model):
         model = bertkit.new_model(args.model, larger)
     else:
-        shape = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
+        content = yaml.safe_load((conf_dir() / "model" / f"{args.model}.yaml").read_text(encoding="utf-8"))
+        shape = content.get("model", content)  # set all, else a small model has dropout and initial weights of its own
         shape["max_position_embeddings"] = max(shape["max_position_embeddings"], args.max_seq_length, longest)
-        config = BertConfig(**shape, **settings, vocab_size=size, pad_token_id=tokenizer.facts.pad)
-        model = BertWithHeads(config, heads, with_pooler=any_pooled(heads))
+        config = bertkit.new_model(
+            args.model, larger, **{f"model.{name}": value for name, value in shape.items()}
+        ).config
+        model = BertWithHeads(dataclasses.replace(config, **settings), heads, with_pooler=any_pooled(heads))
         init(model)
     target.mkdir()
     write_model(model, larger, target)
+    return model
 
 
 def is_modern(model: str) -> bool:

@@ -82,8 +82,8 @@ def hugging_face(
     keep_freed_memory()
     found: Any = transformers()
     tokenizer = found.AutoTokenizer.from_pretrained(model_dir)
-    settings = {"dtype": DTYPES[precision], "attn_implementation": "sdpa"}
-    model = found.AutoModelForSequenceClassification.from_pretrained(model_dir, **settings).to(args.device).eval()
+    dtype = DTYPES[precision]
+    model = found.AutoModelForSequenceClassification.from_pretrained(model_dir, dtype=dtype).to(args.device).eval()
     called = compiled(model, args.device, is_dynamic=True) if is_compiled else model
 
     @torch.no_grad()

@@ -50,6 +50,7 @@ class Pairs:
     is_masked: bool = True
     _: KW_ONLY
     has_pairs: bool = True  # else blocks of sentences, of which 30 % of the tokens are masked, as in ModernBERT
+    num_types: int = 2  # of tokens; RoBERTa has one
 
     @functools.cached_property
     def sampler(self) -> Sampler:
@@ -68,7 +69,8 @@ class Pairs:
         if self.is_masked:
             return batch
         labels = {"sequence": batch.targets["next_sentence"]}
-        return Batch(batch.original_ids, batch.token_type_ids, batch.sequence_lengths, labels)
+        types = batch.token_type_ids.clip(max=self.num_types - 1)
+        return Batch(batch.original_ids, types, batch.sequence_lengths, labels)
 
     def micro_batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the batch of a step as its numbered micro-batches: one."""
@@ -213,7 +215,7 @@ def hugging_face(training: Training, precision: str, way: str) -> Ready:
     loaded = getattr(transformers(), training.their_class)
     # at its best ModernBERT scores the vocabulary at masked tokens alone; BERT cannot
     best = {"sparse_prediction": not way.startswith("padded")} if training.their_class.startswith("Modern") else {}
-    model = loaded.from_pretrained(training.model_dir, attn_implementation="sdpa", **best).to(device)
+    model = loaded.from_pretrained(training.model_dir, **best).to(device)
     names = set(inspect.signature(model.forward).parameters)
     if training.their_class == "EncoderDecoderModel":
         model.decoder.config.use_cache = False  # not needed in training
