@@ -12,7 +12,7 @@ import torch
 from bertkit.base.errors import InputError, named
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
+from bertkit.base.typed_settings import build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.generation_json import search_of
 from bertkit.interop.load import load_packed, load_tokenizer
@@ -26,7 +26,9 @@ from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
 from bertkit.tasks.label_kinds import Number, Score
+from bertkit.tasks.reading.labels import differing_marks
 from bertkit.tasks.reading.rows import names_by_file
+from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task import AnyTask, Example
 from bertkit.tasks.task_config import KINDS, TaskConfig, without_retired
 from bertkit.tasks.trainable import task_of
@@ -276,15 +278,23 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     return {**task, "needs_pair": has_pairs, "columns": columns if has_pairs else {**columns, "text_pair": None}}
 
 
-def trained_on(model_dir: str, files: Sequence[Path]) -> list[str]:
-    """Return a warning about each file, or rows from Python, on which the run of a model was trained."""
+def beside_training(model_dir: str, source: SplitExamples) -> list[str]:
+    """Return warnings about files, or rows from Python, on which the run of a model was trained, and about another decimal mark than theirs."""
     run_dir = run_of(model_dir)
     corpus = {} if run_dir is None else read_manifest(run_dir).corpus or {}
-    hashes = at(corpus, "files_sha256") or ()
+    hashes, marks = corpus.get("files_sha256") or (), corpus.get("decimal_marks") or {}
+    differ = differing_marks({**marks, **source.marks})
     return [
-        f"{names_by_file.get().get(path.name, path)}: the model was trained on these rows, so its scores are higher than on new ones"
-        for path in files
-        if sha256_file(path) in hashes
+        *(
+            f"{names_by_file.get().get(path.name, path)}: the model was trained on these rows, so its scores are higher than on new ones"
+            for path in source.files
+            if sha256_file(path) in hashes
+        ),
+        *(
+            [f"labels: {differ}, and one of them is of the training data; check that 1.500 means the same in both"]
+            if differ
+            else []
+        ),
     ]
 
 

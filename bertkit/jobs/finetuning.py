@@ -93,6 +93,7 @@ class FinetuningJob(Job[FinetuneSettings]):
                 "description": source.description,
                 "has_pairs": self.data.train.coverage.has_pairs,
                 "files_sha256": [sha256_file(path) for path in source.files],
+                "decimal_marks": {**source.marks, **self.data.dev.source.marks},
             },
             "tokenizer_sha256": self.tokenizer.vocabulary_sha256,
             "init_from": self.start.init_from,

@@ -78,9 +78,13 @@ def read_run(path: Path) -> RunRecord | None:
     else:
         evaluations = [{key[5:]: row[key] for key in row if key.startswith("eval_")} for row in rows]
         result = next((scores for scores in reversed(evaluations) if scores), {})
-    identity = manifest.identity
+    identity, settings = manifest.identity, read_settings(path)
+    data = identity.get("data_fingerprint", manifest.data_fingerprint)
     facts: dict[str, object] = {
-        "data_fingerprint": _short_hash(identity.get("data_fingerprint", manifest.data_fingerprint)),
+        # with dev_share the seed chooses the examples of both splits: then the files tell whether the data is the same
+        "data_fingerprint": _short_hash(
+            at(manifest.corpus or {}, "files_sha256") if settings.get("dev_share") else data
+        ),
         "starting_weights": _short_hash(identity.get("starting_weights")),
         "tokenizer_sha256": manifest.tokenizer_sha256,
         "world_size": manifest.world_size,
@@ -88,7 +92,7 @@ def read_run(path: Path) -> RunRecord | None:
         "bertkit": manifest.bertkit,
         "git_revision": manifest.git_revision,
     }
-    return RunRecord(str(path), read_settings(path), facts, rows, result, is_finished)
+    return RunRecord(str(path), settings, facts, rows, result, is_finished)
 
 
 def by_seed(records: Sequence[RunRecord]) -> list[list[RunRecord]]:

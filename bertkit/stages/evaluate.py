@@ -7,7 +7,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError, say
 from bertkit.display import console
 from bertkit.inference.forward import score_split
-from bertkit.inference.task_model import check_labels, open_task_model, task_settings_of_run, trained_on
+from bertkit.inference.task_model import beside_training, check_labels, open_task_model, task_settings_of_run
 from bertkit.inference.text_losses import losses_on_text
 from bertkit.jobs.task_data import Coverage
 from bertkit.launch.world import world_from_environment
@@ -61,7 +61,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     if not world_from_environment().is_main:
         return None
     warnings = [
-        *trained_on(settings.model_dir, source.files),
+        *beside_training(settings.model_dir, source),
         *source.warnings,
         *([opened.task.truncated(coverage.num_truncated, len(examples))] if coverage.num_truncated else []),
         *coverage.warnings(examples, source.description),

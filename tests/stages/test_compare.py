@@ -169,6 +169,29 @@ def test_runs_of_one_setting_with_several_seeds_have_their_mean_below(
         assert f"\n| {label} | 3 | " in compared(capsys, tmp_path, *copies)
 
 
+def test_seeds_that_hold_out_other_rows_of_the_same_file_are_one_setting(
+    start: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Another file is not."""
+    texts = [
+        f"{word} {other}\n" for word in ("kan", "lon", "min") for other in ("kan.,a", "lon.,b", "min.,a", "kar.,b")
+    ]
+    for name, more in (("one.csv", ""), ("two.csv", "kan,b\n")):
+        (tmp_path / name).write_text("text,label\n" + "".join(texts) + more)
+    runs = [tmp_path / f"{name}-{seed}" for name in ("one", "two") for seed in (1, 2)]
+    for each in runs:
+        name, seed = each.name.split("-")
+        sizes = ["dev_share=0.25", "num_epochs=1", "batch.sequences=4", "task.max_seq_length=16", "device=cpu"]
+        words = [f"model_dir={start}", f"output_dir={each}", f"seed={seed}", "task=classification", *sizes]
+        assert run(["finetune", str(tmp_path / f"{name}.csv"), *words]) == 0
+    text = compared(capsys, tmp_path, *runs)
+    assert re.findall("^[|] mean of 2 seeds: ([^|]*) [|] [23] [|]", text, re.MULTILINE) == [
+        "one-1, one-2",
+        "two-1, two-2",
+    ]
+    assert "| data_fingerprint |" in text
+
+
 def test_control_characters_in_names_are_escaped(make: Make, tmp_path: Path, capsys: Capsys) -> None:
     for number, name in enumerate(("red\x1b[31m", "bell\x07")):
         shutil.copytree(make(f"seed={number}"), tmp_path / name)

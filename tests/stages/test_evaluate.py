@@ -319,7 +319,7 @@ def test_what_finetuning_says_of_its_dev_split(tokenizer: Tokenizer, tmp_path: P
     task = ["task=sequence", "task.max_seq_length=20", "task.metrics=[accuracy,f1,matthews_correlation]",
             "task.labels=[low,high]", 'task.labels_in_files=["0","1"]', f"data_dir={data}"]  # fmt: skip
     run_dir = tmp_path / "run"
-    more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu"]
+    more = [f"model_dir={start}", f"output_dir={run_dir}", "num_epochs=1", "device=cpu", "task.max_seq_length=16"]
     assert run(["finetune", *task, *more]) == 0
     expected = json.loads((run_dir / "eval.json").read_text())
     named = ("accuracy", "f1", "matthews_correlation", "intervals", "num_examples", "per_label")
@@ -416,3 +416,28 @@ def test_a_single_file_has_no_splits(tmp_path: Path, capsys: Capsys) -> None:
         refused(
             run(["evaluate", "model_dir=x", file, "split=test"]), "split=test: has no effect on a single file", capsys
         )
+
+
+def test_another_decimal_mark_than_in_training_is_named(start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """1.500 may be 1500 where the training data has decimal commas."""
+    texts = ("kan", "lon", "min", "kar")
+    for name, numbers in (
+        ("train", ("1000,5", "2", "3", "4")),
+        ("same", ("1,5", "2", "3", "4")),
+        ("other", ("1.500", "2.500", "3", "4")),
+    ):
+        lines = (f"{text};{number}\n" for text, number in zip(texts, numbers, strict=True))
+        (tmp_path / f"{name}.csv").write_text("text;label\n" + "".join(lines))
+    words = [
+        f"model_dir={start}",
+        f"output_dir={tmp_path / 'run'}",
+        "dev_share=0.5",
+        "num_epochs=1",
+        "device=cpu",
+        "task.max_seq_length=16",
+    ]
+    assert run(["finetune", str(tmp_path / "train.csv"), "task=regression", *words]) == 0
+    capsys.readouterr()
+    for name, named in (("same", 0), ("other", 1)):
+        assert run(["evaluate", str(tmp_path / "run"), str(tmp_path / f"{name}.csv"), "device=cpu"]) == 0
+        assert capsys.readouterr().err.count("has a decimal point, '1000,5' at ") == named

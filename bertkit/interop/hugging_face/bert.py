@@ -227,12 +227,13 @@ def _classifier_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def score_activation(content: Content, num_labels: int, problem_type: object) -> str | None:
-    """Return the function from the logit of a cross-encoder to its score: "sigmoid", or None for the logit itself.
+    """Return the function from the only logit to the score: "sigmoid", or None for the logit itself.
 
+    Where the file names neither, it is the sigmoid, as in sentence-transformers' cross-encoders and transformers' pipelines.
     Raises InputError for another function, and for one that turns several logits into other probabilities than bertkit does.
     """
     own, old = content.get("sentence_transformers"), content.get("sbert_ce_default_activation_function")
-    if not isinstance(own, dict) and old is None:
+    if not isinstance(own, dict) and old is None and problem_type == "regression":
         return None
     named = own.get("activation_fn", old) if isinstance(own, dict) else old
     default = "Sigmoid" if num_labels == 1 else "Identity"

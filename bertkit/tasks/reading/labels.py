@@ -204,15 +204,19 @@ class NumericLabels(Labels):
 
 def check_marks(marks: Mapping[str, str]) -> None:
     """Raise InputError if some numbers have decimal points and others decimal commas; see `Labels.marks`."""
-    if len(marks) > 1:
-        differ = f"{marks['.']} has a decimal point, {marks[',']} a decimal comma"
+    if differ := differing_marks(marks):
         raise InputError(f"labels: {differ}; write all numbers as in 1234.5")
+
+
+def differing_marks(marks: Mapping[str, str]) -> str:
+    """Name a number with a decimal point and one with a decimal comma; "" if there are not both."""
+    return f"{marks['.']} has a decimal point, {marks[',']} a decimal comma" if len(marks) > 1 else ""
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
 _NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
-_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+)\]", re.DOTALL)
+_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+|[^\s,]+(?:,\s*[^\s,]+)+)\]", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -234,7 +238,7 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
 def words_in(text: str) -> Sequence[str]:
     """Return the words or tags of a cell: between blanks, or in a list as Python and JSON write it.
 
-    Raises ValueError for a list without commas, as numpy writes it, or with escaped characters.
+    Raises ValueError for a list without commas, as numpy writes it, without quotes, or with escaped characters.
     """
     plain = text.strip()
     if _LIST.fullmatch(plain):
@@ -242,7 +246,9 @@ def words_in(text: str) -> Sequence[str]:
     if _NUMBERS.fullmatch(plain):
         return plain[1:-1].replace(",", " ").split()
     if _OTHER_LIST.fullmatch(plain):
-        raise ValueError(f"{plain!r:.80}: expected a list with commas, as in \"['a', 'b']\"; write JSON lines")
+        raise ValueError(
+            f"{plain!r:.80}: expected a list with commas and quotes, as in \"['a', 'b']\"; write JSON lines"
+        )
     return text.split()
 
 
@@ -259,9 +265,9 @@ def with_decimal_comma(text: str) -> float:
 
 
 def as_number(value: Label) -> float:
-    """Convert a value to a number; return infinity if it is not a number."""
+    """Convert a value to a number; return infinity if it is not a number, such as 1_000, which Python alone takes for one."""
     try:
-        number = float(value)
+        number = math.nan if "_" in str(value) else float(value)
     except ValueError:
         return math.inf
     return math.inf if math.isnan(number) else number

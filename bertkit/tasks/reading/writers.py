@@ -21,7 +21,6 @@ from bertkit.base.plugins import option
 
 Vectors = NDArray[np.float32]  # (n, D)
 ROWS_AT_ONCE = 8192
-_NO_CELL = re.compile(r"[\t\r\n]+")
 
 
 class OutputFormat:
@@ -79,6 +78,7 @@ class Csv(PredictionFormat):
     """
 
     columns: Sequence[str] = ()
+    delimiter: ClassVar = ","
 
     def put(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Write a chunk of rows, before the first one the names of the columns; raises InputError for a column that they lack."""
@@ -95,7 +95,7 @@ class Csv(PredictionFormat):
         self.file.flush()
 
     def _write(self, rows: Iterable[Iterable[str]]) -> None:
-        csv.writer(_Lines(self.file), lineterminator="\r\n").writerows(rows)
+        csv.writer(_Lines(self.file), delimiter=self.delimiter, lineterminator="\r\n").writerows(rows)
 
 
 class _Lines(NamedTuple):
@@ -110,10 +110,9 @@ class _Lines(NamedTuple):
 
 @option("prediction_format", ".tsv")
 class Tsv(Csv):
-    """The same with tabs and without quotes; a tab or line break in a text becomes a blank."""
+    """The same with tabs: a text with a tab, a line break or a quote is in quotes."""
 
-    def _write(self, rows: Iterable[Iterable[str]]) -> None:
-        self.file.writelines("\t".join(_NO_CELL.sub(" ", cell) for cell in cells) + "\n" for cells in rows)
+    delimiter: ClassVar = "\t"
 
 
 def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:

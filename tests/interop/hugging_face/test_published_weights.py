@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import Capsys
+from conftest import Capsys, small_model
 from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor
 
 import bertkit
+from bertkit import export_model
 from bertkit.base.errors import InputError
+from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.hugging_face.modern_bert import ModernBertArchitecture
@@ -227,6 +229,24 @@ def test_keys_with_other_values_are_refused_by_name(kind: str, tmp_path: Path) -
     change_config(tmp_path, {"id2label": {"0": "a"}, "problem_type": "single_label_classification"})
     with pytest.raises(InputError, match="problem_type='single_label_classification' with one label"):
         load_directory(tmp_path)
+
+
+@pytest.mark.parametrize("problem_type", [None, "regression", "multi_label_classification"])
+def test_one_label_has_the_score_of_the_pipeline(
+    problem_type: str | None, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=("LABEL_0",))
+    for parameter in model.heads["sequence"].parameters():
+        parameter.data.mul_(30)  # scores that a sigmoid changes
+    export_model(model, tokenizer, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": problem_type}
+    del content["sentence_transformers"]
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    texts = ["kan lon.", "min", "A river rose."]
+    scores = [row["score"] for row in transformers.pipeline("text-classification", str(tmp_path), device="cpu")(texts)]
+    rows = bertkit.predict(tmp_path, input=texts, device="cpu")
+    ours = [row["probabilities"]["LABEL_0"] if row.get("probabilities") else row["label"] for row in rows]
+    assert ours == pytest.approx(scores, abs=1e-5)
 
 
 def test_the_names_of_an_activation_are_known_to_transformers() -> None:

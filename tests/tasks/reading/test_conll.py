@@ -102,6 +102,12 @@ def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
         assert tagged(read(tmp_path, "tagging", "train")) == expected
     write(tmp_path, "train.csv", "tokens,tags\n\"['Bob', 'x']\",\"[1, 0]\"\n['a'],[0]\n")
     assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("1", "0")), (("a",), ("0",))]
+    for tags in ("[O, B-PER]", "[O,B-PER]"):
+        write(tmp_path, "train.csv", f'tokens,tags\nBob x,O O\nBob x,"{tags}"\n')
+        with pytest.raises(
+            InputError, match=r"train.csv:3: field 'tags': '\[O, ?B-PER\]': expected a list with commas and quotes"
+        ):
+            read(tmp_path, "tagging", "train")
 
 
 def test_names_of_columns_in_copies_of_conll2003(tmp_path: Path) -> None:

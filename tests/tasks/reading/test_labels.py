@@ -42,7 +42,7 @@ def test_a_regression_of_ones_own(tmp_path: Path) -> None:
     assert source.describe().endswith("2 rows; labels -1000 to 7, mean -496.50")
 
 
-@pytest.mark.parametrize("label", ["inf", "many", "nan"])
+@pytest.mark.parametrize("label", ["inf", "many", "nan", "1_000"])
 def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
     write(tmp_path, "train.csv", f"text,label\na,1\nb,{label}\n")
     with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'"):

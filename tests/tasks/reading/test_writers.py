@@ -9,20 +9,23 @@ from typing import Any
 import pytest
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.reading.writers import Csv, Parquet
+from bertkit.tasks.reading.writers import Csv, Parquet, Tsv
 
 TEXTS = ["a\nb", "a\r\nb", "a\rb", "\r", 'say "hi"', "a\tb", "007", "NA", "", "  a", "a, b", "\u2028a", "null", "=1+1"]
 
 
-def test_texts_in_csv_are_read_by_python_and_pandas() -> None:
+@pytest.mark.parametrize(("kind", "mark"), [(Csv, ","), (Tsv, "\t")])
+def test_texts_in_tables_are_read_by_python_and_pandas(kind: type[Csv], mark: str) -> None:
     import pandas
 
     file = io.StringIO(newline="")
-    Csv(file, ",").put([{"text": text, "label": "x"} for text in TEXTS])
-    assert [row["text"] for row in csv.DictReader(io.StringIO(file.getvalue(), newline=""))] == TEXTS
-    frame = pandas.read_csv(io.BytesIO(file.getvalue().encode()), keep_default_na=False, dtype=str)
+    kind(file, ",").put([{"text": text, "label": "x"} for text in TEXTS])
+    read = csv.DictReader(io.StringIO(file.getvalue(), newline=""), delimiter=mark)
+    assert [row["text"] for row in read] == TEXTS
+    frame = pandas.read_csv(io.BytesIO(file.getvalue().encode()), sep=mark, keep_default_na=False, dtype=str)
     assert frame["text"].tolist() == TEXTS
-    assert file.getvalue().startswith('text,label\n"a\nb",x\n"a\r\nb",x\n"a\rb",x\n')  # a line feed ends a row
+    begins = 'text,label\n"a\nb",x\n"a\r\nb",x\n"a\rb",x\n'  # a line feed ends a row
+    assert file.getvalue().startswith(begins.replace(",", mark))
 
 
 LATER: list[dict[str, Any]] = [{"text": "a"}, {"text": "b", "source": "mail"}, {"text": "c", "place": {"page": 3}}]
