@@ -26,7 +26,6 @@ from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
 from bertkit.tasks.label_kinds import Number, Score
-from bertkit.tasks.reading.labels import differing_marks
 from bertkit.tasks.reading.rows import names_by_file
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task import AnyTask, Example
@@ -283,18 +282,13 @@ def beside_training(model_dir: str, source: SplitExamples) -> list[str]:
     run_dir = run_of(model_dir)
     corpus = {} if run_dir is None else read_manifest(run_dir).corpus or {}
     hashes, marks = corpus.get("files_sha256") or (), corpus.get("decimal_marks") or {}
-    differ = differing_marks({**marks, **source.marks})
     return [
         *(
             f"{names_by_file.get().get(path.name, path)}: the model was trained on these rows, so its scores are higher than on new ones"
             for path in source.files
             if sha256_file(path) in hashes
         ),
-        *(
-            [f"labels: {differ}, and one of them is of the training data; check that 1.500 means the same in both"]
-            if differ
-            else []
-        ),
+        *source.differing_marks(marks),
     ]
 
 

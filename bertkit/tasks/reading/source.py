@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.base.errors import InputError, counted, listed, named, user_name
 from bertkit.tasks.reading import held_out
-from bertkit.tasks.reading.labels import check_marks
+from bertkit.tasks.reading.labels import check_marks, differing_marks
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -96,6 +96,12 @@ class SplitExamples:
         if num_unlabelled:
             wrong = f"{num_unlabelled:,} of {len(self.examples):,} examples have no label"
             raise InputError(f"split={split}: {self.description}: {wrong}; use predict")
+
+    def differing_marks(self, marks: Mapping[str, str]) -> list[str]:
+        """Return a warning if the labels have another decimal mark than `marks`, those of the training data."""
+        differ = differing_marks({**marks, **self.marks})
+        way = "and one of them is of the training data; check that 1.500 means the same in both"
+        return [f"labels: {differ}, {way}"] if differ else []
 
     def num_near(self, train: SplitExamples) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""
