@@ -7,7 +7,7 @@ import itertools
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import TOO_LARGE, WHOLE_MB
@@ -26,7 +26,7 @@ class Sheet(NamedTuple):
 def read_sheet(path: Path, data: bytes) -> Sheet:
     """Open the first sheet of a workbook with the content `data`; blank rows before and after the others are left out.
 
-    A formula gives its saved value. Raises InputError if openpyxl is missing, or the file is damaged, also when a row is read.
+    A formula gives its saved value, and an error such as #N/A an empty cell. Raises InputError if openpyxl is missing, or the file is damaged, also when a row is read.
     """
     if importlib.util.find_spec("openpyxl") is None:
         raise InputError(f"{path}: Excel files need openpyxl, which is not installed: pip install openpyxl, or {_SAVE}")
@@ -38,14 +38,21 @@ def read_sheet(path: Path, data: bytes) -> Sheet:
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # programs other than Excel write wrong ones
-        return Sheet(sheet.title, len(book.worksheets), _rows(path, sheet.iter_rows(values_only=True)))
+        return Sheet(sheet.title, len(book.worksheets), _rows(path, sheet.iter_rows()))
 
 
-def _rows(path: Path, rows: Iterable[tuple[object, ...]]) -> Iterator[tuple[int, list[str]]]:
+class _Cell(Protocol):
+    """A cell of openpyxl."""
+
+    value: object
+    data_type: str  # "e" for an error
+
+
+def _rows(path: Path, rows: Iterable[tuple[_Cell, ...]]) -> Iterator[tuple[int, list[str]]]:
     width, blank = 0, list[int]()
     with _reading(path):
-        for number, values in enumerate(rows, 1):
-            cells = ["" if value is None else str(value) for value in values]
+        for number, own in enumerate(rows, 1):
+            cells = ["" if cell.value is None or cell.data_type == "e" else str(cell.value) for cell in own]
             last = max((n for n, cell in enumerate(cells, 1) if cell.strip()), default=0)
             if not last:
                 blank += [number] if width else []

@@ -52,7 +52,7 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
     context = reading.find(config.columns.context, "context")
     field = None if is_input else reading.find_optional(config.columns.answers, "answers")
     ids = reading.ids(is_unique=True)  # the output files use ids as keys
-    ambiguous = CountedRows()
+    ambiguous, contradicted = CountedRows(), CountedRows()
 
     def example(row: Cells, where: str, line: int) -> SpanExample:
         example_id = ids.take(optional_value(row, ids.field), where, line)
@@ -61,6 +61,8 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         answers: tuple[Answer, ...] | None = None
         if not is_input and _is_true(row.get(IMPOSSIBLE), where):
             answers = ()
+            if field is not None and row.get(field) not in (None, "", [], {"text": [], START: []}):
+                contradicted.add(where)
         elif field is not None and row.get(field) is not None:
             pairs = _texts_and_starts(row[field], row.get(START), where, field)
             answers = tuple(_answer(*pair, text, where) for pair in pairs)
@@ -81,6 +83,9 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
             several = f"{counted(ambiguous.num_rows, 'question')} with an answer without {START} that its context has several times"
             way = "the first place is taken, a whole word if there is one"
             reading.file_warnings.append(f"{reading.table.name}: {several}, the first at {ambiguous.first}; {way}")
+        if contradicted.num_rows:
+            both = f"{counted(contradicted.num_rows, 'question')} with {IMPOSSIBLE} and an answer, the first at {contradicted.first}"
+            reading.file_warnings.append(f"{reading.table.name}: {both}; they count as questions without an answer")
 
     return examples()
 

@@ -41,6 +41,16 @@ def test_workbook_is_read_as_table(tmp_path: Path) -> None:
     assert texts == ["Clean, quiet\nand warm", "", "", "4.5"]  # a prediction for each row, also for a blank one
 
 
+def test_an_error_in_a_cell_is_no_label_and_no_text(tmp_path: Path) -> None:
+    write(tmp_path, "train.xlsx", workbook([("text", "label"), ("a", "x"), ("b", "#N/A"), ("#REF!", "y")]))
+    found = read(tmp_path, "sequence", "train")
+    assert [row[1:] for row in rows(found)] == [("a", None, "x"), ("", None, "y")]
+    assert [
+        "skipped 1 row without a label" in found.warnings[0],
+        "1 example with an empty text" in found.warnings[1],
+    ] == [True] * 2
+
+
 def test_workbook_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = workbook(ROWS)
     for data in (whole[: len(whole) // 2], b"PK\x03\x04 and no more", b""):
