@@ -51,8 +51,13 @@ def rounded(value: Any) -> Any:
 
 def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:
     """Write each row as a JSON object on one line, and flush."""
-    file.writelines(in_json(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
+    file.writelines(in_json(_json(row)) + "\n" for row in rows)
     file.flush()
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON; dates and decimals, which a parquet file may have, become texts."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 @option("prediction_format", ".json")
@@ -129,15 +134,15 @@ def _flat(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _cell(value: object, separator: str) -> str:
-    """Format a cell: text unchanged, several labels joined by the separator, any other value as JSON."""
+    """Format a cell: texts and dates unchanged, several labels joined by the separator, any other value as JSON."""
     match value:
         case None:
             return ""
-        case str():
-            return value
         case tuple() if all(isinstance(item, str) and separator not in item for item in value):
             return separator.join(value)
-    return json.dumps(value, ensure_ascii=False)
+        case int() | float() | list() | tuple() | dict():
+            return _json(value)
+    return str(value)
 
 
 @option("prediction_format", ".parquet")
@@ -162,7 +167,7 @@ class Parquet(PredictionFormat):
         import pyarrow as pa
 
         names = _columns(rows)
-        plain = [json.loads(json.dumps({name: row.get(name) for name in names})) for row in rows]  # tuples become lists
+        plain = [json.loads(_json({name: row.get(name) for name in names})) for row in rows]  # tuples become lists
         self.schema = pa.unify_schemas([self.schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
         write_lines(self.lines, plain)
 

@@ -1,6 +1,8 @@
 """Files of predictions, read back by other programs: no text changes, and no column is lost."""
 
 import csv
+import datetime
+import decimal
 import io
 import json
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from bertkit.base.errors import InputError
-from bertkit.tasks.reading.writers import Csv, Parquet, Tsv
+from bertkit.tasks.reading.writers import Csv, Parquet, PredictionFormat, Tsv
 
 TEXTS = ["a\nb", "a\r\nb", "a\rb", "\r", 'say "hi"', "a\tb", "007", "NA", "", "  a", "a, b", "\u2028a", "null", "=1+1"]
 
@@ -26,6 +28,21 @@ def test_texts_in_tables_are_read_by_python_and_pandas(kind: type[Csv], mark: st
     assert frame["text"].tolist() == TEXTS
     begins = 'text,label\n"a\nb",x\n"a\r\nb",x\n"a\rb",x\n'  # a line feed ends a row
     assert file.getvalue().startswith(begins.replace(",", mark))
+
+
+def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
+    import pandas
+
+    row = {"when": datetime.datetime(2026, 1, 2), "price": decimal.Decimal("1.50")}
+    expected = {"when": "2026-01-02 00:00:00", "price": "1.50"}
+    lines, table = io.StringIO(), io.StringIO()
+    PredictionFormat(lines, ",").put([row])
+    Csv(table, ",").put([row])
+    with (tmp_path / "a.parquet").open("wb") as binary, Parquet(binary, ",") as parquet:
+        parquet.put([row])
+    assert json.loads(lines.getvalue()) == expected
+    assert table.getvalue() == "when,price\n2026-01-02 00:00:00,1.50\n"
+    assert pandas.read_parquet(tmp_path / "a.parquet").to_dict("records") == [expected]
 
 
 LATER: list[dict[str, Any]] = [{"text": "a"}, {"text": "b", "source": "mail"}, {"text": "c", "place": {"page": 3}}]
