@@ -23,6 +23,8 @@ from bertkit.base import plugins
 from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError
 from bertkit.cli import run
+from bertkit.interop.load import load_packed
+from bertkit.objectives.losses import best_tokens, log_probabilities
 from bertkit.objectives.objective import Moment, Objective
 from bertkit.tasks.task_config import KINDS
 from bertkit.train import micro_batches
@@ -225,6 +227,21 @@ def test_masked_and_causal_tokens_are_predicted_one_place_before(prepared_dir: P
     masked, causal = parts["masked"], parts["causal"]
     assert (masked[0].input_ids != masked[0].original_ids).any()
     assert len(causal[3]) == len(causal[0].input_ids) - len(causal[0].sequence_lengths)
+
+
+def test_a_model_says_that_it_predicts_masked_tokens_one_place_before(prepared_dir: Path, tmp_path: Path) -> None:
+    """Losses, scores and gaps are read there, in the model and in its copy on disk."""
+    job, batch = drawn(prepared_dir, "mixed_next_token")
+    assert job.objective.begin(job.model) is None
+    places, labels = batch.masked_positions - 1, torch.from_numpy(batch.masked_labels)
+    wanted = bertkit.outputs(job.model.eval(), batch, positions=places).logits["masked_lm"].log_softmax(1)
+    by_label = wanted[torch.arange(len(labels)), labels]
+    assert torch.allclose(bertkit.outputs(job.model, batch).logits["masked_lm"].log_softmax(1), wanted)
+    read = load_packed(bertkit.export_model(job.model, job.tokenizer, tmp_path / "saved")).model
+    for model in (job.model, read.eval()):
+        scores = log_probabilities(model, batch, "masked_lm", batch.masked_labels)
+        assert np.allclose(scores, by_label.detach(), atol=1e-5)
+        assert np.array_equal(best_tokens(model, batch, 1).tokens[:, 0], wanted.argmax(1))
 
 
 def test_shuffled_trigrams_are_put_in_order(prepared_dir: Path) -> None:

@@ -239,6 +239,8 @@ class BertConfig(BertShape):
     task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none
     # whether the masked LM head is one linear map, with a matrix of its own
     plain_lm_head: bool = field(default=False, metadata=IF_SET)
+    # whether the masked LM head predicts a masked token one place before it, as in GPT-BERT (Charpentier and Samuel 2024, section 2.1)
+    masked_next_token: bool = field(default=False, metadata=IF_SET)
 
     @property
     def output_scale(self) -> float:

@@ -138,7 +138,7 @@ def outputs(
         `last_hidden_state` (S, D), `pooled_output` (B, D), `logits` by head, and `hidden_states`, L + 1 times (S, D).
     """
     inputs = DeviceInputs.of(model, precision)
-    places = _positions(batch) if positions is None else positions
+    places = _positions(model, batch) if positions is None else positions
     with inputs.autocast():
         out: BertOutput = model(**inputs.arguments(batch, places, is_causal), output_hidden_states=hidden_states)
     size = len(batch.input_ids)
@@ -157,7 +157,7 @@ def batch_losses(model: nn.Module, batch: Batch, precision: str = "fp32") -> dic
 
 def _arguments_for_logits(inputs: DeviceInputs, model: nn.Module, batch: Batch) -> dict[str, Any]:
     """Return the arguments of the model's `forward`, where only logits are of interest: of the positions that the batch predicts, or all."""
-    positions = _positions(batch)
+    positions = _positions(model, batch)
     return inputs.arguments(batch, positions, wanted=_wanted(model, batch, positions))
 
 
@@ -193,9 +193,11 @@ def head_losses(model: nn.Module, batch: Batch, logits: Mapping[str, Tensor]) ->
     }
 
 
-def _positions(batch: Batch) -> NDArray[np.int64] | None:
-    """Return the positions of the tokens to predict, (M,); None if the batch has none."""
-    return None if batch.targets.keys().isdisjoint(TOKEN_HEADS) else batch.masked_positions
+def _positions(model: nn.Module, batch: Batch) -> NDArray[np.int64] | None:
+    """Return the positions at which the tokens of a batch are predicted, (M,); None if it has none to predict."""
+    if batch.targets.keys().isdisjoint(TOKEN_HEADS):
+        return None
+    return batch.masked_positions - int(batch.token_head == "masked_lm" and bare(model).config.masked_next_token)
 
 
 def _num_rows(head: str, batch: Batch, positions: NDArray[np.int64] | None) -> int:

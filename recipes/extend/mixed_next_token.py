@@ -21,6 +21,10 @@ class MixedNextToken(bertkit.Objective):
     def __init__(self, *, causal: int = 1):
         self.share = causal / 16
 
+    def begin(self, model):
+        """Note in the model's configuration where it predicts masked tokens, for all that reads them there."""
+        model.config = dataclasses.replace(model.config, masked_next_token=True)
+
     def prepare(self, batch, moment):
         """Choose the causal sequences."""
         is_causal = moment.random().random(len(batch.sequence_lengths)) < self.share

@@ -55,14 +55,36 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 # the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
 MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
+OBJECTIVES, PARTS = {"plugins": ["my_objectives"]}, {"plugins": ["parts"]}
 # each of these changes one thing of modern_mini
 TRIED: dict[str, dict[str, Any]] = {
     "muon": {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]},
     "short first": {"segments.max_seq_length": 64, "batch.sequences": 32, "final_phase.max_seq_length": LENGTH},
     "half batch": {"batch.sequences": 8},
     "epsilon 1e-8": {"optimizer.epsilon": 1e-8},  # the Trainer's
-    "falling masks": {"objective": "falling_masks", "objective_options.last": 0.5, "plugins": ["my_objectives"]},
-}
+    "falling masks": {"objective": "falling_masks", "objective_options.last": 0.5, **OBJECTIVES},
+    "15 % masked": {"masking.probability": 0.15},
+    "40 % masked": {"masking.probability": 0.4},
+    "whole words": {"masking": "whole_word", "masking.probability": 0.3},
+    "spans": {"masking": "ngram", "masking.probability": 0.3},  # of one to three words
+    "causal first": {"objective": "causal_first", "objective_options.share": 0.25, **PARTS},
+    "masked next token": {"objective": "mixed_next_token", "plugins": ["mixed_next_token"]},  # GPT-BERT: 1 of 16 causal
+    "disentangled": {  # with LTG-BERT's buckets of distances
+        "attention": "deberta", "attention.bias": False, "attention.pattern": "alternating", "attention.distance_buckets": 32,
+    },
+    "no windows": {"attention": "bert", "attention.bias": False, "attention.positions": "rotary", "attention.rotary_pairs": "halves"},
+    "RMSNorm": {"norm.kind": "rms", "norm.bias": True},  # which it does not have
+    "deep and narrow": {"model.num_hidden_layers": 7, "model.hidden_size": 192, "model.num_attention_heads": 3,
+                        "model.intermediate_size": 512, "model.initializer_range": 0.072},
+    "normed GLU": {"feed_forward.kind": "normed_glu", "feed_forward.bias": True, **PARTS},  # without biases, too
+    "squared ReLU": {"feed_forward.kind": "squared_relu", "feed_forward.bias": True, "model.intermediate_size": 1024, **PARTS},
+    "normed queries": {
+        "attention": "bert", "attention.bias": False, "attention.positions": "normed_rotary", "attention.pattern": "alternating", **PARTS,
+    },
+    "warm-up, stable, decay": {"schedule": "wsd", "schedule.options.decay_share": 0.2},
+    "beta2 0.999": {"optimizer.beta2": 0.999},
+    "weight decay 0.1": {"optimizer.weight_decay": 0.1},
+}  # fmt: skip
 ROWS = (
     {
         row: BASE | {key: value for change in changes for key, value in change.items()}

@@ -206,7 +206,7 @@ def rotary_base(theta: object, *given: object) -> object:
 
 
 def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
-    """Return the settings of labels and padding, which all model types have."""
+    """Return the settings of labels, padding and masks, which all model types have."""
     labels, kind = labels_of(content, _classifier_in(tensors)), content.get("problem_type")
     refuse(
         len(labels) == 1
@@ -218,7 +218,10 @@ def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
     pad, size = content.get("pad_token_id") or 0, content.get("vocab_size")
     if isinstance(pad, int) and isinstance(size, int) and -size <= pad < 0:
         pad += size  # torch's embeddings count from the end
-    return {"labels": labels, "problem_type": kind, "score_activation": score, "pad_token_id": pad}
+    return {
+        "labels": labels, "problem_type": kind, "score_activation": score, "pad_token_id": pad,
+        "masked_next_token": content.get("masked_next_token", False),
+    }  # fmt: skip
 
 
 def _classifier_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
@@ -280,7 +283,8 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
 def described(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
     """Return what every `config.json` says: the class, the dtype and the id of padding."""
     name = str(dtype).removeprefix("torch.")
-    return {
+    own = {"masked_next_token": True} if config.masked_next_token else {}  # transformers reads past it
+    return own | {
         "architectures": [class_name],
         "dtype": name,
         "pad_token_id": config.pad_token_id,

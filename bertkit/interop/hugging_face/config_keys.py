@@ -23,7 +23,7 @@ NO_EFFECT = frozenset({
 # of a model type, and of its labels
 COMMON = frozenset({
     "architectures", "classifier_dropout", "id2label", "initializer_range", "intermediate_size", "hidden_size",
-    "max_position_embeddings", "model_type", "num_attention_heads", "num_hidden_layers", "num_labels",
+    "masked_next_token", "max_position_embeddings", "model_type", "num_attention_heads", "num_hidden_layers", "num_labels",
     "pad_token_id", "problem_type", "sbert_ce_default_activation_function", "sentence_transformers",
     "tie_word_embeddings", "vocab_size",
 })  # fmt: skip
