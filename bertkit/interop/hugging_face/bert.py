@@ -283,7 +283,7 @@ def shared_content(config: BertConfig, class_name: str, dtype: torch.dtype) -> C
 def described(config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
     """Return what every `config.json` says: the class, the dtype and the id of padding."""
     name = str(dtype).removeprefix("torch.")
-    own = {"masked_next_token": True} if config.masked_next_token else {}  # transformers reads past it
+    own: Content = {"masked_next_token": True} if config.masked_next_token else {}  # transformers reads past it
     return own | {
         "architectures": [class_name],
         "dtype": name,
