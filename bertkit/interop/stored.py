@@ -116,7 +116,9 @@ def fit(stored: Stored, expected: Mapping[str, Tensor], needs_pooler: bool, is_n
     """Check that the weights fit the model, record the tensors that are left out, and return the names of new parameters."""
     sources = stored.weights if is_new_decoder else {}
     copied = {twin: name for name in sources if (twin := in_decoder(name)) in expected}
-    copied |= {name: source for name in expected if (source := in_masked_lm(name)) in stored.weights}
+    copied |= {
+        name: source for name in expected - stored.weights.keys() if (source := in_masked_lm(name)) in stored.weights
+    }
     optional, parts = ("heads.",) if needs_pooler else ("heads.", "bert.pooler."), stored.parts
     new = [n for n in expected if n.startswith(optional) and part_of(n) not in parts and n not in copied]
     stored.weights.update({twin: stored.weights[name] for twin, name in copied.items()})

@@ -4,10 +4,11 @@ An architecture registers under its `model_type`, with the decorator of all opti
 comparison with `transformers` and the model card ask it, and have no branch for any model type.
 """
 
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -15,13 +16,18 @@ from torch import Tensor
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build
 from bertkit.interop.hugging_face.config_keys import Keys
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import BertConfig, HeadConfig
 from bertkit.model.heads import BertWithHeads
 
 Content = dict[str, object]  # of config.json
 Heads = tuple[str, ...]  # of a model, in alphabetical order
 OWN_TYPE = "bertkit"  # the model_type of variants that transformers cannot compute
+# settings that no architecture writes, or only with the class of a task
+_NOT_OF_THE_TYPE: dict[str, object] = {
+    "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False, "frequency_biases": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,10 @@ class Architecture(ABC):
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return where a weight is in the class of `transformers`: in two places if decoder and encoder share it."""
 
+    def as_read(self, config: BertConfig) -> BertConfig:
+        """Write a configuration, read it again, and return what was read."""
+        return build(BertConfig, self.settings(self.content(config, "", torch.float32), {}))
+
     def completed(self, config: BertConfig) -> BertConfig:
         """Return the configuration of a new model with the settings that follow from its type."""
         return config
@@ -147,6 +157,16 @@ class Architecture(ABC):
         named = content.get("architectures") or []
         assert isinstance(named, list)
         return {head for heads, name in self.classes.items() if name in named for head in heads}
+
+
+@functools.lru_cache(maxsize=64)
+def is_read_back(architecture: type[Architecture], config: BertConfig) -> bool:
+    """Whether a configuration that an architecture writes is read again as it was, so that the type has all of its settings."""
+    plain = replace(config, **_NOT_OF_THE_TYPE, head=HeadConfig() if config.head.is_exported else config.head)  # type: ignore[arg-type]
+    try:
+        return replace(architecture().as_read(plain), **_NOT_OF_THE_TYPE) == plain  # type: ignore[arg-type]
+    except InputError:
+        return False
 
 
 def heads_of(model: BertWithHeads) -> Heads:

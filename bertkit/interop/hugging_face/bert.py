@@ -297,7 +297,7 @@ class VariantArchitecture(BertArchitecture):
     """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
 
     keys = config_keys.OWN
-    classes: ClassVar[Mapping[Heads, str]] = BertArchitecture.classes | {("replaced_token",): "ElectraForPreTraining"}
+    classes: ClassVar[Mapping[Heads, str]] = {**BertArchitecture.classes, ("replaced_token",): "ElectraForPreTraining"}
 
     def writes(self, config: BertConfig) -> bool:
         """It is the type of the models that no other architecture writes."""

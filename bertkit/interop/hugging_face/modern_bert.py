@@ -17,11 +17,11 @@ from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
 from bertkit.interop.hugging_face import config_keys
-from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors
+from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors, is_read_back
 from bertkit.interop.hugging_face.bert import activation_of, described, rotary_base, task_settings
 from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig
+from bertkit.model.bert_config import BertConfig, HeadConfig
 from bertkit.model.head.head import is_of_task
 from bertkit.model.heads import BertWithHeads
 
@@ -97,19 +97,7 @@ class ModernBertArchitecture(Architecture):
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model has all that is fixed in a ModernBERT."""
-        free = ("bias", "window", "full_every", "rotary_base", "rotary_local_base")
-        parts = {
-            "attention": modern_attention(**{name: vars(config.attention)[name] for name in free}),
-            "norm": NormConfig(placement="pre", bias=config.norm.bias, before_first=False),
-            "feed_forward": FeedForwardConfig(kind="glu", bias=config.feed_forward.bias),
-            "head": HeadConfig(),
-            "decoder": None,
-            "type_vocab_size": 0,
-            "task_transform": True,
-        }
-        has_local_base = config.attention.rotary_local_base is not None
-        is_modern = all(vars(config)[name] == part for name, part in parts.items())
-        return is_modern and has_local_base and config.pooling in _POOLINGS.values()
+        return config.head == HeadConfig() and is_read_back(type(self), config)
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those of a task are as in a BERT."""
@@ -167,7 +155,7 @@ class ModernBertArchitecture(Architecture):
             "classifier_activation": config.head_act or config.hidden_act,
             "classifier_bias": config.feed_forward.bias,
             "classifier_dropout": dropout if config.classifier_dropout is None else config.classifier_dropout,
-            "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling),
+            "classifier_pooling": next((theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling), "cls"),
             "embedding_dropout": dropout if config.embedding_dropout_prob is None else config.embedding_dropout_prob,
             "global_attn_every_n_layers": attention.full_every,
             "layer_types": _kinds(attention.full_every, config.num_hidden_layers),

@@ -311,22 +311,33 @@ def test_a_new_model_of_the_family(name: str, tokenizer: Tokenizer, tmp_path: Pa
     assert certify(tmp_path, num_sequences=1)["within_tolerance"]
 
 
-@pytest.mark.parametrize("heads", [("masked_lm",), ("replaced_token",), ("sequence",)])
+@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("replaced_token",), ("sequence",)])
 @pytest.mark.parametrize(
-    "name", ["mini", "roberta_mini", "albert_mini", "electra_mini", "deberta_mini", "eurobert_mini"]
+    "name", ["mini", "roberta_mini", "albert_mini", "electra_mini", "deberta_mini", "eurobert_mini", "modern_tiny"]
 )
-def test_a_variant_of_the_family_is_bertkits_own_and_is_read_again(
+def test_a_variant_is_bertkits_own_and_is_read_again(
     name: str, heads: tuple[str, ...], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """`transformers` has no class of it, so its weights keep their names where BERT has none for them."""
     small = {"model.num_hidden_layers": 2, "model.max_position_embeddings": 64, "model.embedding_size": 32}
-    config = bertkit.new_model(name, tokenizer, pooling="mean", **small).config
-    model = BertWithHeads(dataclasses.replace(config, scale_outputs=False, task_type_vocab_size=2), heads)
+    config = bertkit.new_model(name, tokenizer, pooling="feed_forward", **small).config
+    own = {"scale_outputs": False, "task_type_vocab_size": 2, "task_transform": True, "shared_layers": True}
+    model = BertWithHeads(dataclasses.replace(config, **own), heads)
     for number, parameter in enumerate(model.parameters()):
         parameter.data.fill_(number)
     write_model(model, tokenizer, tmp_path)
     again, _ = load_directory(tmp_path)
     assert again.config == model.config
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in again.state_dict().items())
+
+
+@pytest.mark.parametrize("setting", ["model.embedding_size=16", "model.shared_layers=true", "feed_forward=two_map_glu"])
+def test_a_variant_of_modern_bert_is_bertkits_own(setting: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    key, value = setting.split("=")
+    model = bertkit.new_model("modern_tiny", tokenizer, **{key: {"true": True, "16": 16}.get(value, value)})
+    write_model(model, tokenizer, tmp_path)
+    again, _ = load_directory(tmp_path)
+    assert again.config == dataclasses.replace(model.config, scale_outputs=False)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in again.state_dict().items())
 
 

@@ -108,7 +108,9 @@ class EuroBertArchitecture(FamilyArchitecture):
         return super().content(config, class_name, dtype) | {
             "attention_bias": attention.bias,
             "bos_token_id": None,
-            "classifier_pooling": next(theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling),
+            "classifier_pooling": next(
+                (theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling), "late"
+            ),
             "eos_token_id": config.eos_token_id,
             "head_dim": config.head_size,
             "mask_token_id": min(_MASK, config.vocab_size - 1),

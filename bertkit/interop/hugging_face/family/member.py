@@ -1,6 +1,5 @@
 """What the model types of BERT's family share: BERT's layers, by other names, with some settings that follow from the type."""
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError
-from bertkit.base.typed_settings import build, refuse
-from bertkit.interop.hugging_face.architecture import Content, Located, StoredTensors, heads_of
+from bertkit.base.typed_settings import refuse
+from bertkit.interop.hugging_face.architecture import Content, Located, StoredTensors, heads_of, is_read_back
 from bertkit.interop.hugging_face.bert import BertArchitecture
 from bertkit.interop.hugging_face.names import unwrapped
-from bertkit.model.bert_config import BertConfig, HeadConfig
+from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
 # settings that follow from the type, and from others that `config.json` has
@@ -22,10 +20,6 @@ _DERIVED = (
     "classifier_dropout", "head_act", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
     "projects_first", "plain_lm_head",
 )  # fmt: skip
-# settings that no architecture writes, or only with the class of a task
-_NOT_OF_THE_TYPE: dict[str, object] = {
-    "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False, "frequency_biases": False,
-}  # fmt: skip
 _PARTS = ("weight", "bias")
 
 
@@ -39,7 +33,7 @@ class FamilyArchitecture(BertArchitecture):
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model that this type writes is read again with the same settings."""
-        return config.family == self.family and _is_read_back(type(self), config)
+        return config.family == self.family and is_read_back(type(self), config)
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those that follow from them are in `derived`."""
@@ -59,10 +53,6 @@ class FamilyArchitecture(BertArchitecture):
         berts = super().content(config, class_name, dtype) | {"model_type": self.family} | eos
         own = {theirs: berts[ours] for ours, theirs in self.names_in_file.items() if ours in berts}
         return {key: value for key, value in berts.items() if key not in {*self.names_in_file, *self.fixed}} | own
-
-    def as_read(self, config: BertConfig) -> BertConfig:
-        """Write a configuration, read it again, and return what was read."""
-        return build(BertConfig, self.settings(self.content(config, "", torch.float32), {}))
 
     def completed(self, config: BertConfig) -> BertConfig:
         """Add the settings that follow from the type."""
@@ -98,12 +88,3 @@ class FamilyArchitecture(BertArchitecture):
         module, _, part = full_name.rpartition(".")
         name = f"{own}.{part}" if module == self.pooler else full_name
         return [Located(name if model.heads else name.removeprefix(self.prefix))]
-
-
-@functools.lru_cache(maxsize=64)
-def _is_read_back(architecture: type[FamilyArchitecture], config: BertConfig) -> bool:
-    plain = replace(config, **_NOT_OF_THE_TYPE, head=HeadConfig() if config.head.is_exported else config.head)  # type: ignore[arg-type]
-    try:
-        return architecture().as_read(plain) == plain
-    except InputError:
-        return False
