@@ -214,7 +214,11 @@ def task_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
         and f"problem_type={kind!r} with one label, whose probability is always 1; set it to 'regression', or "
         "'multi_label_classification' for a probability"
     )
-    score = score_activation(content, len(labels), kind)
+    named = content.get("architectures") or ()
+    is_choice = isinstance(named, list) and any(
+        str(each).endswith("ForMultipleChoice") for each in named
+    )  # one logit an ending
+    score = None if is_choice else score_activation(content, len(labels), kind)
     pad, size = content.get("pad_token_id") or 0, content.get("vocab_size")
     if isinstance(pad, int) and isinstance(size, int) and -size <= pad < 0:
         pad += size  # torch's embeddings count from the end
