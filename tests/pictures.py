@@ -2,7 +2,7 @@
 
 architecture.svg  what the commands make of each other, and the way of a training step, by the code's own names
 house.svg         the rooms of the package, a floor each; imports point down
-speedrun.svg      held-out loss over minutes, for the longest run of each row of recipes/speedrun
+speedrun*.svg     held-out loss over minutes, for the longest run of each row of recipes/speedrun; its scores on BLiMP; what each change is worth
 report.svg        what the report of RUN_DIR shows; without RUN_DIR the picture stays as it is
 positions_*.svg   what the pages positions_*.html of recipes/attention_zoo show; without pages, the pictures stay as they are
 view.png          the upper part of a page of `view`, attention.html; search.png that of a server's page, http://HOST:PORT/#QUESTION
@@ -32,6 +32,7 @@ from bertkit.tasks.task_config import KINDS
 
 RECORD = ROOT / "recipes" / "speedrun"
 sys.path.append(str(RECORD))
+import leaderboard  # noqa: E402
 import speedrun  # noqa: E402
 
 PICTURES = ROOT / ".github" / "pictures"
@@ -241,14 +242,57 @@ def record() -> str:
     runs = sorted(speedrun.lines_of(RECORD / "runs.jsonl"), key=lambda run: (run["steps"], -run["losses"][-1][1]))
     curves = {run["row"]: speedrun.curve_of(run, RECORD) for run in runs}  # a later run replaces an earlier one
     lines = [(name, curves[row]) for row, name in DRAWN.items()]
-    chart = line_chart("", lines, x_name="minutes of two cores", y_name="loss of held-out masked tokens")
-    parts = [text(24, 34, "What an hour of two CPU cores buys", "title", "start")]
+    return _chart("What an hour of two CPU cores buys", lines, "loss of held-out masked tokens")
+
+
+def _chart(title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], measured: str) -> str:
+    """Curves over the minutes of two cores."""
+    chart = line_chart("", lines, x_name="minutes of two cores", y_name=measured)
+    parts = [text(24, 34, title, "title", "start")]
     parts.append(f'<g transform="translate(8 44) scale(1.5)" class="chart">{"".join(chart.parts)}</g>')
     for number, (name, shade) in enumerate(chart.legend):
         x, y = 32 + 290 * (number % 2), 412 + 22 * (number // 2)
         parts.append(f'<text x="{x}" y="{y}" style="fill:{shade}">{name}</text>')
     style = REPORT_STYLE + ".chart text { font-size: 9px }"
-    return picture(620, 456, "Held-out loss over minutes of two CPU cores", parts, style)
+    return picture(620, 456, f"{title}: {measured} over minutes", parts, style)
+
+
+def worth() -> str:
+    """What each change of modern_mini is worth after 600 steps: a dot for each seed, those far outside at the border."""
+    runs = speedrun.lines_of(RECORD / "runs.jsonl")
+    found = [each for each in leaderboard.standings(runs, 600) if each.gains and each.row != leaderboard.REFERENCE]
+    left, middle, half, reach = 24, 400, 140, 0.3  # pixels, and nats at the border
+    parts = [text(left, 34, "Held-out loss after 600 steps, beside modern_mini with the same seed", "title", "start")]
+    parts.append(text(left, 56, "nats; right: better. A dot is a seed; three or more make a record.", "small", "start"))
+    for number, each in enumerate(found):
+        y = 88 + 24 * number
+        gain = sum(each.gains) / len(each.gains)
+        parts += [
+            text(left, y + 5, f"{each.row}, {_short(each.rate)}", "", "start"),
+            text(640, y + 5, f"{gain:+.3f}", "", "end"),
+        ]
+        places = (middle + half * max(-1.0, min(1.0, seed / reach)) for seed in each.gains)
+        parts += [f'<circle class="command" cx="{x:.1f}" cy="{y}" r="5"/>' for x in places]
+    bottom = 80 + 24 * len(found)
+    parts.append(f'<line class="arrow" x1="{middle}" y1="72" x2="{middle}" y2="{bottom}"/>')
+    return picture(664, bottom + 16, "What each change is worth, in nats of held-out loss", parts)
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.0e}".replace("e-0", "e-")  # 2e-4
+
+
+def grammar() -> str:
+    """The scores on BLiMP over the minutes of a run, of the runs that were scored several times."""
+    runs = speedrun.lines_of(RECORD / "runs.jsonl")
+    lines = []
+    for line in speedrun.lines_of(RECORD / "grammar.jsonl"):
+        run = next(each for each in runs if all(each[key] == line[key] for key in speedrun.OWN))
+        minutes = {step: at for (step, _), (at, _) in zip(run["losses"], speedrun.curve_of(run, RECORD), strict=True)}
+        if len(line["scores"]) > 1:
+            curve = [(minutes[step], 100 * score) for step, score in line["scores"]]
+            lines.append((f"{DRAWN[line['row']]}, {_short(line['rate'])}", curve))
+    return _chart("BLiMP after an hour of two CPU cores; guessing has 50", lines, "% of the pairs")
 
 
 def photograph(address: str, path: Path) -> None:
@@ -266,7 +310,13 @@ def photograph(address: str, path: Path) -> None:
 
 def main(pages: Sequence[str]) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
-    drawn = {"architecture": architecture(), "house": house(), "speedrun": record()}
+    drawn = {
+        "architecture": architecture(),
+        "house": house(),
+        "speedrun": record(),
+        "speedrun_grammar": grammar(),
+        "speedrun_worth": worth(),
+    }
     for name in pages:
         path = Path(name)
         if name.startswith("http"):

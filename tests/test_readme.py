@@ -178,7 +178,8 @@ def test_the_pictures_show_the_code_and_a_report(quickstarted: Path) -> None:
     kept = {path.stem: path.read_text(encoding="utf-8") for path in pictures.PICTURES.glob("*.svg")}
     assert kept["architecture"] == pictures.architecture()
     assert kept["house"] == pictures.house()
-    assert kept["speedrun"] == pictures.record()
+    made = {"speedrun": pictures.record(), "speedrun_grammar": pictures.grammar(), "speedrun_worth": pictures.worth()}
+    assert {name: kept[name] for name in made} == made
     drawn = pictures.report((quickstarted / "runs/quickstart/tiny/report.html").read_text(encoding="utf-8"))
     titles = [re.findall(r'class="title">(.*?)<', picture) for picture in (kept["report"], drawn)]
     assert titles[0] == titles[1]
@@ -238,7 +239,16 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
             "prepare_on_dask": ["prepare.py"],
             "language_model": ["bigrams.py"],
             "search_qa": ["catalogues.py"],
-            "speedrun": ["speedrun.py", "hugging_face.py", "muon.py", "speed.json", "runs.jsonl", "grammar.jsonl"],
+            "speedrun": [
+                "speedrun.py",
+                "hugging_face.py",
+                "muon.py",
+                "parts.py",
+                "leaderboard.py",
+                "speed.json",
+                "runs.jsonl",
+                "grammar.jsonl",
+            ],
         }.get(name, [])
         files = {path.name for path in (ROOT / "recipes" / name).iterdir()} - {"__pycache__"}
         assert files == {"README.md", "run.sh", *more}

@@ -4,6 +4,7 @@
     python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
     python recipes/speedrun/speedrun.py grammar blimp/data                       the scores on BLiMP of every run in runs.jsonl
     python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
+    python recipes/speedrun/speedrun.py leaderboard --steps 600                  the runs of one length, seeds together
 
 A run has a fixed number of steps. Its minutes are the processor time of its steps, measured for all rows by turns, divided by
 two cores: other work on the machine changes no result, and a run may be made anywhere. All models are measured by
@@ -14,6 +15,7 @@ import argparse
 import gzip
 import itertools
 import json
+import math
 import os
 import resource
 import statistics
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import hugging_face
+import leaderboard
 from hugging_face import LENGTH, SEQUENCES, SNAPSHOTS, WARMUP, WIDE
 
 import bertkit
@@ -210,14 +213,23 @@ def first_of_each_paradigm(blimp: Path, most: int) -> Iterator[str]:
 
 
 def measure_speed(args: argparse.Namespace) -> None:
-    """Measure the processor seconds of a step of every row, by turns, and write the medians of tokens a second to speed.json."""
-    seconds: dict[str, list[float]] = {row: [] for row in (*hugging_face.ROWS, *ROWS)}
+    """Measure the processor seconds of a step of every row, by turns, and write the medians of tokens a second to speed.json.
+
+    With `--row`, only of these rows and of modern_mini, whose speed in the file stays: the others are scaled by it.
+    """
+    file = args.record / "speed.json"
+    chosen = dict.fromkeys((leaderboard.REFERENCE, *args.row)) if args.row else (*hugging_face.ROWS, *ROWS)
+    seconds: dict[str, list[float]] = {row: [] for row in chosen}
     for _, row in itertools.product(range(args.rounds), seconds):
         few, many = (processor_seconds(args.data, row, steps) for steps in FEW_STEPS)  # the start costs both the same
         seconds[row].append((many - few) / (FEW_STEPS[1] - FEW_STEPS[0]))
         print(f"{row}: {seconds[row][-1]:.3f} s", flush=True)
     speeds = {row: round(CORES * tokens_a_step(row) / statistics.median(each), 1) for row, each in seconds.items()}
-    (args.record / "speed.json").write_text(json.dumps(speeds, indent=2) + "\n")
+    if args.row:
+        known = json.loads(file.read_text())
+        scale = known[leaderboard.REFERENCE] / speeds[leaderboard.REFERENCE]
+        speeds = known | {row: round(scale * speeds[row], 1) for row in args.row}
+    file.write_text(json.dumps(speeds, indent=2) + "\n")
 
 
 def processor_seconds(data: Path, row: str, steps: int) -> float:
@@ -257,9 +269,17 @@ def print_steps(args: argparse.Namespace) -> None:
 
 
 def curve_of(run: Mapping[str, Any], record: Path) -> list[tuple[float, float]]:
-    """Return the minutes of two cores and the held-out loss of each snapshot of a run."""
-    speed = json.loads((record / "speed.json").read_text())
-    return [(step * run["tokens_a_step"] / speed[run["row"]] / 60, loss) for step, loss in run["losses"]]
+    """Return the minutes of two cores and the held-out loss of each snapshot of a run; minutes are nan if its speed is not measured."""
+    speed = json.loads((record / "speed.json").read_text()).get(run["row"], math.nan)
+    return [(step * run["tokens_a_step"] / speed / 60, loss) for step, loss in run["losses"]]
+
+
+def print_leaderboard(args: argparse.Namespace) -> None:
+    """Print the runs of one length, seeds together."""
+    runs = [run for run in lines_of(args.record / "runs.jsonl") if run["steps"] == args.steps]
+    minutes = {run["row"]: curve_of(run, args.record)[-1][0] for run in runs}
+    known = {row: each for row, each in minutes.items() if not math.isnan(each)}
+    print(*leaderboard.table(leaderboard.standings(runs, args.steps), known), sep="\n")
 
 
 def print_table(args: argparse.Namespace) -> None:
@@ -290,13 +310,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(required=True)
     functions = {
         "train": measure_run, "steps": train_only, "speed": measure_speed, "steps-in": print_steps, "table": print_table,
-        "grammar": measure_grammar,
+        "grammar": measure_grammar, "leaderboard": print_leaderboard,
     }  # fmt: skip
     for name, function in functions.items():
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         if name == "steps-in":
             command.add_argument("minutes", type=float)
+        elif name == "leaderboard":
+            command.add_argument("--steps", type=int, default=600)
         elif name != "table":
             command.add_argument("data", type=Path)
         if name in ("train", "steps"):
@@ -310,6 +332,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--pairs", type=int, default=200, help="of each paradigm")
         if name == "speed":
             command.add_argument("--rounds", type=int, default=5)
+            command.add_argument(
+                "--row", action="append", choices=(*hugging_face.ROWS, *ROWS), help="measure this row alone"
+            )
     args = parser.parse_args(arguments)
     args.function(args)
 
