@@ -12,7 +12,7 @@ import torch
 from bertkit.base.errors import InputError, named
 from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import build, checked, read_conf, refuse, to_mapping
+from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face.generation_json import search_of
 from bertkit.interop.load import load_packed, load_tokenizer
@@ -130,7 +130,11 @@ def fill_mask_for(texts: AnyTask) -> FillMaskTask:
 def continuation_for(model: BertWithHeads, changes: Settings) -> ContinuationTask:
     """Return the task of continuing texts up to the model's length: by default 32 tokens, by greedy search."""
     longest, settings = model.config.max_position_embeddings, read_conf("task/generation")
-    search = settings["generation"] | {"max_target_length": min(32, longest // 2), "num_beams": 1} | _search_of(model)
+    search = (
+        settings["generation"]
+        | {"max_target_length": min(32, longest // 2), "num_beams": 1}
+        | _search_of(model, changes)
+    )
     config = _changed(settings | {"max_seq_length": longest, "generation": search, "name": "continuation"}, changes)
     refuse(config.length_problems(model.config))
     task = ContinuationTask(config)
@@ -194,7 +198,7 @@ def _task_for(
     )
     if task is None:
         settings = task_settings_of_run(model_dir) or {
-            **_general_settings(kind, model, tokenizer.max_length),
+            **_general_settings(kind, model, tokenizer.max_length, changes),
             "multi_label": multi_label,
         }
         task = _changed(settings, changes)
@@ -214,19 +218,23 @@ def _task_for(
     return dataclasses.replace(task, labels="regression") if is_number else task
 
 
-def _general_settings(kind: str, model: BertWithHeads, max_length: int | None) -> dict[str, object]:
+def _general_settings(kind: str, model: BertWithHeads, max_length: int | None, changes: Settings) -> dict[str, object]:
     """Return the settings of the general task of a kind, with those that the model's files have for the search for texts."""
     longest = model.config.max_position_embeddings
     settings = read_conf(f"task/{kind}") if kind in KINDS else {**read_conf("task/sequence"), "kind": kind}
     length = min(max_length or settings["max_seq_length"], longest)  # as transformers truncates
     if search := settings.get("generation"):
-        search |= _search_of(model)
+        search |= _search_of(model, changes)
         search["max_target_length"] = min(search["max_target_length"], longest)
     return settings | {"max_seq_length": length}
 
 
-def _search_of(model: BertWithHeads) -> dict[str, object]:
-    return {} if model.source is None else search_of(model.source, has_decoder=model.config.decoder is not None)
+def _search_of(model: BertWithHeads, changes: Settings) -> dict[str, object]:
+    if model.source is None:
+        return {}
+    sample = at(changes, "generation.sample")
+    has_decoder = model.config.decoder is not None
+    return search_of(model.source, has_decoder=has_decoder, sample=sample if isinstance(sample, bool) else None)
 
 
 def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:
@@ -252,6 +260,9 @@ def _changed(settings: Settings, changes: Settings) -> TaskConfig:
     merged = dict(settings)
     for name, value in changes.items():
         inside = settings.get(name)
+        if name == "generation" and isinstance(inside, dict) and at(changes, "generation.sample") is False:
+            # a run's or a file's, which only samples have
+            inside = {**inside, "temperature": 1.0, "top_k": None, "top_p": None}
         if inside is None and isinstance(value, dict):
             raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
         merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value

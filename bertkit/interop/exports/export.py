@@ -40,6 +40,7 @@ class Export:
     google: bool  # add the files of google-research/bert
     onnx: bool | Literal["int8"]  # add the model in ONNX format, also with numbers of 8 bits
     pooling: Pooling | None  # add the files of sentence-transformers, with this pooling
+    search: str | None = None  # the content of generation_config.json, of a model whose source has no such file
 
     def __post_init__(self) -> None:
         require_bert(self.model, f"model_dir={self.name}")
@@ -122,6 +123,8 @@ class Export:
     def _text_files(self) -> dict[str, str]:
         """Return the texts of the model card and of the files for sentence-transformers, by name."""
         card, config = {"README.md": model_card(self.model, self.facts)}, self.model.config
+        if self.search is not None:
+            card[generation_json.FILE] = self.search
         if self.pooling is None:
             return card
         return card | layout_files(self.pooling, config.hidden_size, config.max_position_embeddings)

@@ -3,14 +3,18 @@
 Source: transformers 5.23, generation/configuration_utils.py.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked
 from bertkit.interop.hugging_face.config_json import warn_once
+from bertkit.model.bert_config import DecoderConfig
 
 FILE = "generation_config.json"
+_USUAL_LENGTH = 20  # tokens that are written, where a file has no length
 # what bertkit's search does; it has no setting for other values
 FIXED: JsonObject = {
     "min_length": 0, "min_new_tokens": 0, "early_stopping": False, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
@@ -39,14 +43,15 @@ class _Search:
     top_p: float | None = None
 
 
-def search_of(directory: Path, *, has_decoder: bool) -> dict[str, object]:
+def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None) -> dict[str, object]:
     """Return the settings `task.generation.*` that the files of a model name; a line names what bertkit's search lacks.
 
-    If they name other settings but no beams, the search is greedy, as in `transformers`. Without a decoder of its own, a model counts
-    the text that it continues in `max_length`, for which there is no setting. Raises InputError for a value of another type.
+    If they name other settings but no beams or no length, the search is greedy and writes at most 20 tokens, as in `transformers`.
+    Without a decoder of its own, a model counts the text that it continues in `max_length`, for which there is no setting. `sample` is
+    what a user asks for, None if that is left to the files. Raises InputError for a value of another type.
     """
     path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
-    content = {} if path is None else checked(JsonObject, read_json(path), path)
+    content = {} if path is None else _with_decoder(checked(JsonObject, read_json(path), path))
     fixed = FIXED if has_decoder else FIXED | {"max_length": None}
     search = checked(_Search, content, path or directory)
     beams, is_named = search.num_beams or 1, any(value is not None for value in vars(search).values())
@@ -60,15 +65,42 @@ def search_of(directory: Path, *, has_decoder: bool) -> dict[str, object]:
             f"{path}: {', '.join(others)}: bertkit's search for texts has no such setting, so it may write other texts than transformers"
         )
     longest = search.max_length - 1 if search.max_length and has_decoder else None  # without the token that begins it
+    samples = is_named and (search.do_sample if sample is None else sample)
     of_samples = {
         "temperature": search.temperature,
         "top_p": search.top_p,
         "top_k": 50 if search.top_k is None else search.top_k or None,
     }
     known = {
-        "max_target_length": search.max_new_tokens or longest, "num_beams": beams if is_named else None,
+        "max_target_length": search.max_new_tokens or longest or (_USUAL_LENGTH if is_named and not search.max_length else None),
+        "num_beams": beams if is_named else None,
         "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
     }  # fmt: skip
-    return {
-        key: value for key, value in (known | (of_samples if search.do_sample else {})).items() if value is not None
+    return {key: value for key, value in (known | (of_samples if samples else {})).items() if value is not None}
+
+
+def _with_decoder(content: JsonObject) -> JsonObject:
+    """Add what an old `config.json` says in the part of the decoder, where the whole model's says nothing."""
+    decoder = content.get("decoder")
+    inner = decoder if isinstance(decoder, dict) else {}
+    keys = [*FIXED, *(each.name for each in fields(_Search))]
+    return content | {key: inner[key] for key in keys if content.get(key) is None and key in inner}
+
+
+def search_json(search: Mapping[str, object], decoder: DecoderConfig, pad_token_id: int) -> str:
+    """Return the file's content for settings `task.generation.*` and the ids of a decoder, which `transformers` then reads nowhere else."""
+    length, top_k, top_p, samples = (search[name] for name in ("max_target_length", "top_k", "top_p", "sample"))
+    assert isinstance(length, int)
+    of_samples = {"temperature": search["temperature"], "top_k": top_k or 0, "top_p": 1.0 if top_p is None else top_p}
+    beams = 1 if samples else search["num_beams"]
+    content = {
+        "decoder_start_token_id": decoder.start_token_id,
+        "do_sample": samples,
+        "eos_token_id": decoder.end_token_id,
+        "max_length": length + 1,  # with the token that begins a text
+        "num_beams": beams,
+        "num_return_sequences": search["num_candidates"],
+        "pad_token_id": pad_token_id,
     }
+    of_beams = {} if beams == 1 else {"length_penalty": search["length_penalty"]}
+    return to_json(dict(sorted((content | of_beams | (of_samples if samples else {})).items())))

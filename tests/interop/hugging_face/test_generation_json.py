@@ -9,14 +9,16 @@ import pytest
 import torch
 import transformers
 from conftest import Capsys
+from safetensors.torch import load_file, save_file
 
-from bertkit import export, load_predictor
+from bertkit import export, finetune, load_predictor
 from bertkit.base.errors import InputError
 from bertkit.interop.hugging_face.generation_json import FILE, FIXED, _Search, search_of
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 IDS = {"decoder_start_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+LENGTH = {"max_target_length": 20}  # where the files have none
 TEXTS = ["a b c", "q", "h e l p m e", "z z z z z z z", ""]
 # attributes of the class that change no text: speed, memory, what is returned; and ids, which config.json has
 OTHERS = {
@@ -65,6 +67,7 @@ def theirs(folder: Path) -> list[str]:
 @pytest.mark.parametrize("keys", [
     {"max_length": 9}, {"num_beams": 1, "max_length": 9}, {"num_beams": 1, "max_new_tokens": 4, "max_length": 9}, {"num_beams": 3, "max_length": 17},
     {"num_beams": 3, "max_length": 17, "length_penalty": -3.0}, {"num_beams": 4, "max_length": 12, "num_return_sequences": 3},
+    {"num_beams": 2}, {"do_sample": False},
 ], ids=str)  # fmt: skip
 def test_texts_are_those_of_transformers(keys: dict[str, Any], file: str, tmp_path: Path, capsys: Capsys) -> None:
     predictor = load_predictor(published(tmp_path, keys, file), device="cpu")
@@ -73,6 +76,52 @@ def test_texts_are_those_of_transformers(keys: dict[str, Any], file: str, tmp_pa
     assert ours == theirs(tmp_path)
     assert len({*ours}) > 3
     assert "no such setting" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of_all", [{}, {"num_beams": 2}])
+def test_an_old_file_may_have_its_search_in_the_part_of_the_decoder(of_all: dict[str, Any], tmp_path: Path) -> None:
+    folder = published(tmp_path, of_all, "config.json")
+    content = json.loads((folder / "config.json").read_text())
+    content["decoder"] |= {"num_beams": 3, "max_length": 7, "num_return_sequences": 2}
+    (folder / "config.json").write_text(json.dumps(content))
+    expected = {"max_target_length": 6, "num_beams": 3, "num_candidates": 2} | of_all
+    assert search_of(folder, has_decoder=True) == expected
+    ours = [each["text"] for row in load_predictor(folder, device="cpu")(TEXTS) for each in row["candidates"]]
+    assert ours == theirs(folder)
+
+
+def test_texts_without_a_length_have_as_many_tokens_as_in_transformers(tmp_path: Path) -> None:
+    folder = published(tmp_path, {"num_beams": 2})
+    tensors = load_file(folder / "model.safetensors")
+    tensors["decoder.cls.predictions.bias"][3] = -99.0  # no text ends
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    ours = [row["text"] for row in load_predictor(folder, device="cpu")(TEXTS)]
+    assert ours == theirs(folder)
+    assert {len(text.split()) for text in ours} == {20}
+
+
+@pytest.mark.parametrize(
+    "sample", [{}, {"sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "num_candidates": 5}]
+)
+def test_an_export_of_a_run_writes_its_search(sample: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    given = {"num_beams": 3, "max_target_length": 7, "length_penalty": -1.0, "num_candidates": 2} | sample
+    rows = [{"source": text, "target": text[::-1]} for text in TEXTS if text]
+    run = finetune(
+        task="generation", model_dir=published(tmp_path / "model", {}), train=rows, dev=rows, output_dir=tmp_path / "run",
+        num_epochs=1, **{f"task.generation.{name}": value for name, value in given.items()},
+        **{"task.metrics": ["exact_match_text"], "task.best_metric": "exact", "task.max_seq_length": 20},
+    )  # fmt: skip
+    export(model_dir=run, output_dir=tmp_path / "exported")
+    written = {"num_beams": 1, "sample": True} if sample else {"sample": False}
+    expected = {name: value for name, value in given.items() if not sample or name != "length_penalty"} | written
+    assert search_of(tmp_path / "exported", has_decoder=True) == expected
+    torch.manual_seed(0)
+    texts = theirs(tmp_path / "exported")
+    assert len(texts) == len(TEXTS) * given["num_candidates"]
+    if not sample:
+        predicted = load_predictor(run, device="cpu")(TEXTS)
+        assert [each["text"] for row in predicted for each in row["candidates"]] == texts
 
 
 def test_an_export_keeps_the_search_as_it_is(tmp_path: Path) -> None:
@@ -89,12 +138,23 @@ def test_what_a_user_sets_comes_first(tmp_path: Path) -> None:
     assert all("candidates" not in row and len(row["text"].split()) <= 3 for row in rows)
 
 
+def test_a_user_may_turn_sampling_off_or_on(tmp_path: Path) -> None:
+    """What the files say of sampling then has no effect, or takes effect, as in `transformers`."""
+    folder = published(tmp_path, {"do_sample": True, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "max_length": 9})
+    greedy = load_predictor(folder, device="cpu", **{"task.generation.sample": False})
+    with_beams = load_predictor(published(folder, {"num_beams": 1, "max_length": 9}), device="cpu")
+    assert greedy(TEXTS) == with_beams(TEXTS)
+    (folder / FILE).write_text(json.dumps({"do_sample": False, "temperature": 0.5, "max_length": 9}))
+    expected = {"sample": True, "temperature": 0.5, "top_k": 50, "num_beams": 1, "max_target_length": 8}
+    assert search_of(folder, has_decoder=True, sample=True) | {"sample": True} == expected
+
+
 def test_a_sampled_text_is_from_the_most_probable_tokens(tmp_path: Path) -> None:
     content = {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "num_beams": 1}
     sampled = {"sample": True, "temperature": 0.5, "top_p": 0.9, "top_k": 50, "num_beams": 1}
     for more, top_k in (({}, {}), ({"top_k": 7}, {"top_k": 7}), ({"do_sample": False}, None)):
         (tmp_path / FILE).write_text(json.dumps(content | more))
-        expected = {"sample": False, "num_beams": 1} if top_k is None else sampled | top_k
+        expected = {"sample": False, "num_beams": 1, **LENGTH} if top_k is None else sampled | top_k | LENGTH
         assert search_of(tmp_path, has_decoder=True) == expected
 
 
@@ -104,7 +164,7 @@ def test_what_the_search_lacks_is_named_once(key: str, tmp_path: Path, capsys: C
     value = not usual if isinstance(usual, bool) else [[7]] if usual is None else usual + 2  # type: ignore[operator]
     for content, is_named in (({key: value, "num_beams": 2}, True), ({key: usual, "num_beams": 2}, False)):
         (tmp_path / FILE).write_text(json.dumps(content))
-        assert search_of(tmp_path, has_decoder=True) == {"num_beams": 2}
+        assert search_of(tmp_path, has_decoder=True) == {"num_beams": 2, **LENGTH}
         assert (f"{FILE}: {key}=" in capsys.readouterr().err) == is_named
 
 
