@@ -14,7 +14,7 @@ from bertkit.base.files import sha256_file
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, build, checked, read_conf, refuse, to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.interop.hugging_face.generation_json import search_of
+from bertkit.interop.hugging_face import generation_json
 from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.model.bert_config import problem_type_of
@@ -234,7 +234,9 @@ def _search_of(model: BertWithHeads, changes: Settings) -> dict[str, object]:
         return {}
     sample = at(changes, "generation.sample")
     has_decoder = model.config.decoder is not None
-    return search_of(model.source, has_decoder=has_decoder, sample=sample if isinstance(sample, bool) else None)
+    return generation_json.search_of(
+        model.source, has_decoder=has_decoder, sample=sample if isinstance(sample, bool) else None
+    )
 
 
 def with_changes(opened: TaskModel, changes: Settings) -> TaskModel:
@@ -267,6 +269,15 @@ def _changed(settings: Settings, changes: Settings) -> TaskConfig:
             raise InputError(f"task.{name}: has no effect on a task of kind {settings['kind']}; leave it out")
         merged[name] = {**inside, **value} if isinstance(inside, dict) and isinstance(value, dict) else value
     return build(TaskConfig, merged, "task")
+
+
+def search_file_of(model_dir: str, model: BertWithHeads) -> str | None:
+    """Return the content of `generation_config.json` for a model that a run taught to write texts; None for others, or if there is such a file."""
+    decoder, search = model.config.decoder, at(task_settings_of_run(model_dir) or {}, "generation")
+    has_file = model.source is not None and (model.source / generation_json.FILE).is_file()
+    if decoder is None or not isinstance(search, dict) or has_file:
+        return None
+    return generation_json.search_json(search, decoder, model.config.pad_token_id)
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, object] | None:

@@ -4,11 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.typed_settings import at
 from bertkit.inference.embedding import check_pooling
-from bertkit.inference.task_model import task_settings_of_run
+from bertkit.inference.task_model import search_file_of
 from bertkit.interop.exports.export import Export
-from bertkit.interop.hugging_face.generation_json import FILE, search_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.sentence_transformers.folder import Pooling, read_pooling
@@ -55,7 +53,7 @@ def _planned(settings: ExportSettings) -> Export:
         settings.google,
         settings.onnx,
         _pooling_of(settings, source, model),
-        _search_of(settings, source, model),
+        search_file_of(settings.model_dir, model),
     )
 
 
@@ -74,14 +72,6 @@ def _load(settings: ExportSettings, source: Path) -> BertWithHeads:
             f"{_heads_of(load_directory(source).model)}"
         )
     return model
-
-
-def _search_of(settings: ExportSettings, source: Path, model: BertWithHeads) -> str | None:
-    """Return the content of generation_config.json for a model that a run taught to write texts; None for others."""
-    decoder, search = model.config.decoder, at(task_settings_of_run(settings.model_dir) or {}, "generation")
-    if decoder is None or not isinstance(search, dict) or (source / FILE).is_file():
-        return None
-    return search_json(search, decoder, model.config.pad_token_id)
 
 
 def _heads_of(model: BertWithHeads) -> str:
