@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import ttest_rel
+from scipy import stats
 
 REFERENCE = "modern_mini"
 SEEDS_OF_A_RECORD = 3
@@ -35,7 +35,7 @@ class Standing:
         """Of a paired t-test against the reference; None with fewer seeds than a record needs."""
         if len(self.gains) < SEEDS_OF_A_RECORD or len(set(self.gains)) == 1:
             return None
-        return float(ttest_rel(self.gains, [0.0] * len(self.gains)).pvalue)
+        return float(stats.ttest_1samp(self.gains, 0.0).pvalue)
 
 
 def standings(runs: Iterable[Mapping[str, Any]], steps: int) -> list[Standing]:
