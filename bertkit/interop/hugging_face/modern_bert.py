@@ -97,7 +97,15 @@ class ModernBertArchitecture(Architecture):
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model has all that is fixed in a ModernBERT."""
-        return config.head == HeadConfig() and is_read_back(type(self), config)
+        usual = {
+            "classifier_dropout": config.hidden_dropout_prob,
+            "embedding_dropout_prob": config.hidden_dropout_prob,
+            "head_act": config.hidden_act,
+        }
+        same = [name for name, value in usual.items() if vars(config)[name] == value]  # read as not set
+        has_local_base = config.attention.rotary_local_base is not None  # null is another base for `transformers`
+        plain = replace(config, **dict.fromkeys(same))  # type: ignore[arg-type]
+        return has_local_base and config.head == HeadConfig() and is_read_back(type(self), plain)
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those of a task are as in a BERT."""

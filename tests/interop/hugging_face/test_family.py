@@ -341,6 +341,16 @@ def test_a_variant_of_modern_bert_is_bertkits_own(setting: str, tokenizer: Token
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in again.state_dict().items())
 
 
+def test_a_modern_bert_stays_one_whose_settings_are_the_usual_ones(tokenizer: Tokenizer) -> None:
+    config = bertkit.new_model("modern_tiny", tokenizer).config
+    modern = find_architecture("modernbert")
+    assert modern is not None
+    for name, value in (("classifier_dropout", 0.0), ("embedding_dropout_prob", 0.0), ("head_act", "gelu")):
+        assert modern.writes(dataclasses.replace(config, **{name: value}))
+    attention = dataclasses.replace(config.attention, rotary_local_base=None)
+    assert not modern.writes(dataclasses.replace(config, attention=attention))
+
+
 def test_a_task_without_a_class_of_the_type_is_refused_before_it_is_trained(tmp_path: Path) -> None:
     """Its model could not be saved."""
     with_tokenizer(tmp_path / "model", "eurobert")
