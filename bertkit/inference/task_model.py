@@ -277,7 +277,8 @@ def search_file_of(model_dir: str, model: BertWithHeads) -> str | None:
     has_file = model.source is not None and (model.source / generation_json.FILE).is_file()
     if decoder is None or not isinstance(search, dict) or has_file:
         return None
-    return generation_json.search_json(search, decoder, model.config.pad_token_id)
+    usual = read_conf("task/generation")["generation"]  # runs of older versions lack the later settings
+    return generation_json.search_json(usual | search, decoder, model.config.pad_token_id)
 
 
 def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
