@@ -19,6 +19,7 @@ from conftest import TINY_FINETUNE, TINY_PRETRAIN, free_port, options_so_far, sm
 from safetensors.torch import load_file
 
 import bertkit
+from bertkit.apps.explain.attributions import run_copies
 from bertkit.base import plugins
 from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError
@@ -26,6 +27,7 @@ from bertkit.cli import run
 from bertkit.interop.load import load_packed
 from bertkit.objectives.losses import best_tokens, log_probabilities
 from bertkit.objectives.objective import Moment, Objective
+from bertkit.tasks.feature import Feature
 from bertkit.tasks.task_config import KINDS
 from bertkit.train import micro_batches
 
@@ -242,6 +244,10 @@ def test_a_model_says_that_it_predicts_masked_tokens_one_place_before(prepared_d
         scores = log_probabilities(model, batch, "masked_lm", batch.masked_labels)
         assert np.allclose(scores, by_label.detach(), atol=1e-5)
         assert np.array_equal(best_tokens(model, batch, 1).tokens[:, 0], wanted.argmax(1))
+    length, places = int(batch.sequence_lengths[0]), batch.masked_positions
+    first = Feature(0, batch.input_ids[:length].tolist(), batch.token_type_ids[:length].tolist())
+    explained = run_copies(job.model, first, masked=places[places < length].tolist()).logits["masked_lm"]
+    assert torch.allclose(explained.log_softmax(1), wanted[: len(explained)], atol=1e-5)
 
 
 def test_shuffled_trigrams_are_put_in_order(prepared_dir: Path) -> None:
@@ -337,6 +343,7 @@ def test_they_export_as_usual(prepared_dir: Path, start: Path) -> None:
         certificate = json.loads(Path(f"{name}-lm/parity.json").read_text())
         assert certificate["architecture"] == "BertForMaskedLM"
         assert certificate["within_tolerance"]
+        assert ("one place before it" in Path(f"{name}-lm/README.md").read_text()) == (name == "mixed_next_token")
     assert (
         run(["export", "model_dir=neighbours", "head=encoder", "sentence_transformers=true", "output_dir=vectors"]) == 0
     )

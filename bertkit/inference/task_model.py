@@ -301,7 +301,7 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
 
 
 def beside_training(model_dir: str, source: SplitExamples) -> list[str]:
-    """Return warnings about files, or rows from Python, on which the run of a model was trained, and about another decimal mark than theirs."""
+    """Return warnings about files, or rows from Python, on which the run of a model was trained, and about labels with another decimal mark than in training."""
     run_dir = run_of(model_dir)
     corpus = {} if run_dir is None else read_manifest(run_dir).corpus or {}
     hashes, marks = corpus.get("files_sha256") or (), corpus.get("decimal_marks") or {}

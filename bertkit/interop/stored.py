@@ -117,7 +117,9 @@ def fit(stored: Stored, expected: Mapping[str, Tensor], needs_pooler: bool, is_n
     sources = stored.weights if is_new_decoder else {}
     copied = {twin: name for name in sources if (twin := in_decoder(name)) in expected}
     copied |= {
-        name: source for name in expected - stored.weights.keys() if (source := in_masked_lm(name)) in stored.weights
+        name: source
+        for name in expected
+        if name not in stored.weights and (source := in_masked_lm(name)) in stored.weights
     }
     optional, parts = ("heads.",) if needs_pooler else ("heads.", "bert.pooler."), stored.parts
     new = [n for n in expected if n.startswith(optional) and part_of(n) not in parts and n not in copied]

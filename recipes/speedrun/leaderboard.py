@@ -23,7 +23,7 @@ class Standing:
     row: str
     rate: float
     losses: dict[int, float]  # the last held-out loss, by seed
-    gains: list[float]  # by how much lower it is than that of the reference with the same seed
+    gains: list[float]  # for each seed that both have, the reference's loss minus this row's
 
     @property
     def mean(self) -> float:

@@ -440,4 +440,4 @@ def test_another_decimal_mark_than_in_training_is_named(start: Path, tmp_path: P
     capsys.readouterr()
     for name, named in (("same", 0), ("other", 1)):
         assert run(["evaluate", str(tmp_path / "run"), str(tmp_path / f"{name}.csv"), "device=cpu"]) == 0
-        assert capsys.readouterr().err.count("has a decimal point, '1000,5' at ") == named
+        assert capsys.readouterr().err.count("labels: in the training data '1000,5' at ") == named

@@ -161,12 +161,15 @@ def score_of(model: BertWithHeads, target: ExplainedOutput, feature: Feature, em
 def run_copies(
     model: BertWithHeads, feature: Feature, count: int = 1, masked: Sequence[int] = (), output_attentions: bool = False
 ) -> BertOutput:
-    """Run the model on `count` copies of a feature; the masked LM head predicts only the positions `masked`."""
+    """Run the model on `count` copies of a feature; the masked LM head predicts only the tokens at the positions `masked`."""
+    first = -int(model.config.masked_next_token)  # where the token at position 0 is predicted
     device, length = model.bert.embeddings.token.weight.device, len(feature.input_ids)
     ids, types = (
         torch.tensor(numbers, device=device).repeat(count) for numbers in (feature.input_ids, feature.token_type_ids)
     )
-    positions = torch.tensor([copy * length + token for copy in range(count) for token in masked], dtype=torch.int64)
+    positions = torch.tensor(
+        [first + copy * length + token for copy in range(count) for token in masked], dtype=torch.int64
+    )
     layout = Layout.from_lengths(torch.full((count,), length), device)
     output: BertOutput = model(ids, types, layout, positions.to(device), output_attentions=output_attentions)
     return output

@@ -51,8 +51,8 @@ class _Cell(Protocol):
 def _rows(path: Path, rows: Iterable[tuple[_Cell, ...]]) -> Iterator[tuple[int, list[str]]]:
     width, blank = 0, list[int]()
     with _reading(path):
-        for number, own in enumerate(rows, 1):
-            cells = ["" if cell.value is None or cell.data_type == "e" else str(cell.value) for cell in own]
+        for number, row in enumerate(rows, 1):
+            cells = ["" if cell.value is None or cell.data_type == "e" else str(cell.value) for cell in row]
             last = max((n for n, cell in enumerate(cells, 1) if cell.strip()), default=0)
             if not last:
                 blank += [number] if width else []

@@ -66,6 +66,11 @@ class CardFacts:
     base_model: str | None = None  # the model on the hub that training started from
 
 
+ONE_BEFORE = (
+    "the logits for a masked token are one place before it, where the pipelines of transformers do not read them"
+)
+
+
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
     architecture, config, use = architecture_of(model), model.config, _use_of(model)
@@ -80,6 +85,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
             if is_decoder(config) and "masked_lm" in model.heads
             else []
         ),
+        *([f"Trained as GPT-BERT: {ONE_BEFORE}."] if predicts_before(model) else []),
         "",
         f"```python\n{_usage_example(model, use, facts.is_of_sentences)}```",
     ]
@@ -88,6 +94,11 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         if cells:
             lines += ["", f"## {heading}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells)]
     return f"---\n{_metadata(use, facts)}\n---\n\n" + "\n".join(lines) + "\n"
+
+
+def predicts_before(model: BertWithHeads) -> bool:
+    """Whether the model's masked LM head predicts a masked token one place before it."""
+    return model.config.masked_next_token and "masked_lm" in model.heads
 
 
 def _use_of(model: BertWithHeads) -> _Use:

@@ -13,7 +13,7 @@ from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import checked, refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports import onnx
-from bertkit.interop.exports.card import CardFacts, model_card
+from bertkit.interop.exports.card import ONE_BEFORE, CardFacts, model_card, predicts_before
 from bertkit.interop.google.checkpoint import release_problems, write_release
 from bertkit.interop.hugging_face import generation_json
 from bertkit.interop.hugging_face.config_json import is_decoder, require_bert
@@ -106,6 +106,8 @@ class Export:
         yield f"to put it on the hub: hf upload YOUR_NAME/{final.name} {final}"
         if result["architecture"] == "BertModel" and self.model.bert.pooler is None:
             yield "no pooler was trained; load the model with AutoModel.from_pretrained(..., add_pooling_layer=False)"
+        if predicts_before(self.model):
+            yield ONE_BEFORE
         if self.google and self.model.config.hidden_act == "gelu":
             yield "the model uses the exact gelu; the newest google-research/bert computes the tanh approximation"
 

@@ -236,7 +236,8 @@ def _classifier_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
 def score_activation(content: Content, num_labels: int, problem_type: object) -> str | None:
     """Return the function from the only logit to the score: "sigmoid", or None for the logit itself.
 
-    Where the file names neither, it is the sigmoid, as in sentence-transformers' cross-encoders and transformers' pipelines.
+    Where the file names neither, it is the sigmoid unless `problem_type` is "regression", as in sentence-transformers' cross-encoders and
+    transformers' pipelines.
     Raises InputError for another function, and for one that turns several logits into other probabilities than bertkit does.
     """
     own, old = content.get("sentence_transformers"), content.get("sbert_ce_default_activation_function")

@@ -204,13 +204,9 @@ class NumericLabels(Labels):
 
 def check_marks(marks: Mapping[str, str]) -> None:
     """Raise InputError if some numbers have decimal points and others decimal commas; see `Labels.marks`."""
-    if differ := differing_marks(marks):
+    if len(marks) > 1:
+        differ = f"{marks['.']} has a decimal point, {marks[',']} a decimal comma"
         raise InputError(f"labels: {differ}; write all numbers as in 1234.5")
-
-
-def differing_marks(marks: Mapping[str, str]) -> str:
-    """Name a number with a decimal point and one with a decimal comma; "" if there are not both."""
-    return f"{marks['.']} has a decimal point, {marks[',']} a decimal comma" if len(marks) > 1 else ""
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")

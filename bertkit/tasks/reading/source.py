@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.base.errors import InputError, counted, listed, named, user_name
 from bertkit.tasks.reading import held_out
-from bertkit.tasks.reading.labels import check_marks, differing_marks
+from bertkit.tasks.reading.labels import check_marks
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -99,9 +99,11 @@ class SplitExamples:
 
     def differing_marks(self, marks: Mapping[str, str]) -> list[str]:
         """Return a warning if the labels have another decimal mark than `marks`, those of the training data."""
-        differ = differing_marks({**marks, **self.marks})
-        way = "and one of them is of the training data; check that 1.500 means the same in both"
-        return [f"labels: {differ}, {way}"] if differ else []
+        if not marks or not self.marks or marks.keys() == self.marks.keys():
+            return []
+        names = {".": "a decimal point", ",": "a decimal comma"}
+        trained, here = (f"{place} has {names[mark]}" for each in (marks, self.marks) for mark, place in each.items())
+        return [f"labels: in the training data {trained}, here {here}; check that 1.500 means the same in both"]
 
     def num_near(self, train: SplitExamples) -> int:
         """Count the examples that are near-duplicates of examples of `train`."""

@@ -57,7 +57,16 @@ def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:
 
 def _json(value: object) -> str:
     """Return a value as JSON; dates and decimals, which a parquet file may have, become texts."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return json.dumps(value, ensure_ascii=False, default=_text)
+
+
+def _text(value: object) -> str:
+    """Return the text of a value that JSON does not have; raise InputError for bytes, which are no text."""
+    if isinstance(value, bytes):
+        raise InputError(
+            f"the input has bytes, {value!r:.40}: texts, numbers and dates can be written; leave their column out"
+        )
+    return str(value)
 
 
 @option("prediction_format", ".json")
@@ -142,7 +151,7 @@ def _cell(value: object, separator: str) -> str:
             return separator.join(value)
         case int() | float() | list() | tuple() | dict():
             return _json(value)
-    return str(value)
+    return _text(value)
 
 
 @option("prediction_format", ".parquet")

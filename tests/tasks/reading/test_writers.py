@@ -45,6 +45,12 @@ def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
     assert pandas.read_parquet(tmp_path / "a.parquet").to_dict("records") == [expected]
 
 
+def test_bytes_are_refused() -> None:
+    for put in (PredictionFormat(io.StringIO(), ",").put, Csv(io.StringIO(), ",").put):
+        with pytest.raises(InputError, match="the input has bytes, b'ab': "):
+            put([{"text": "a", "image": b"ab"}])
+
+
 LATER: list[dict[str, Any]] = [{"text": "a"}, {"text": "b", "source": "mail"}, {"text": "c", "place": {"page": 3}}]
 
 
