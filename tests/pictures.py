@@ -38,7 +38,8 @@ import speedrun  # noqa: E402
 PICTURES = ROOT / ".github" / "pictures"
 DRAWN = {
     "hugging_face_wide": "transformers' Trainer, BERT-mini", "mini": "model=mini", "rotary": "model=mini with rotary positions ...",
-    "modern_mini": "model=modern_mini",
+    "hugging_face_modern": "transformers' Trainer, ModernBERT", "modern_mini": "model=modern_mini",
+    "disentangled": "modern_mini, disentangled positions",
 }  # fmt: skip
 STYLE = """
 text { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
@@ -254,7 +255,7 @@ def _chart(title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]
         x, y = 32 + 290 * (number % 2), 412 + 22 * (number // 2)
         parts.append(f'<text x="{x}" y="{y}" style="fill:{shade}">{name}</text>')
     style = REPORT_STYLE + ".chart text { font-size: 9px }"
-    return picture(620, 456, f"{title}: {measured} over minutes", parts, style)
+    return picture(620, 412 + 22 * -(-len(chart.legend) // 2), f"{title}: {measured} over minutes", parts, style)
 
 
 def worth() -> str:

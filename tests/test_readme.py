@@ -241,6 +241,7 @@ def test_every_recipe_is_known_and_says_what_it_takes() -> None:
             "search_qa": ["catalogues.py"],
             "speedrun": [
                 "speedrun.py",
+                "rows.py",
                 "hugging_face.py",
                 "muon.py",
                 "parts.py",

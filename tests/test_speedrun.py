@@ -39,4 +39,8 @@ def test_a_run_of_each_side_has_a_line_in_the_table(prepared_dir: Path, tmp_path
     assert [line["row"] for line in grammar] == ["hugging_face", "mini", "modern_mini", "muon"]
     assert {score for line in grammar for _, score in line["scores"]} <= {0.0, 0.5, 1.0}
     assert [[step for step, _ in line["scores"]] for line in grammar] == [[1, 1, 2]] * 4
+    record("grammar", tmp_path / "blimp", "--output", tmp_path / "runs", "--last")
+    lasts = [json.loads(line) for line in (tmp_path / "grammar.jsonl").read_text().splitlines()[4:]]
+    assert [(line["num_pairs"], len(line["scores"])) for line in lasts] == [(3, 1)] * 4
+    assert all("(2 pairs); " in row and "(3 pairs)" in row for row in record("table").splitlines()[2:6])
     assert record("steps-in", "60").strip() == "176"

@@ -18,5 +18,5 @@ for seed in ${SEEDS:-0 1 2}; do for row in hugging_face_wide mini modern_mini; d
   "${record[@]}" train "$run/data" $row --seed "$seed" --steps "$steps" --output "$run"; done; done
 "${record[@]}" train "$run/data" muon --steps "$steps" --output "$run"
 for row in "no dropout" "30 % masked" pre-norm rotary glu; do "${record[@]}" train "$run/data" "$row" --steps "$steps" --output "$run"; done
-[ -z "${BLIMP:-}" ] || "${record[@]}" grammar "$BLIMP" --output "$run"
+[ -z "${BLIMP:-}" ] || { "${record[@]}" grammar "$BLIMP" --pairs 20 --output "$run"; "${record[@]}" grammar "$BLIMP" --last --output "$run"; }
 "${record[@]}" table
