@@ -418,3 +418,24 @@ def test_adversarial_objectives_go_uphill(start: Path) -> None:
         )
         first, *_, last = bertkit.fit(trained, steps=40, learning_rate=3e-3)
         assert last.losses["sequence"] < first.losses["sequence"] - 0.2
+
+
+def test_predictions_are_compared_by_what_they_are(start: Path) -> None:
+    """R-Drop and SMART compare numbers by their squares, which a softmax of one logit cannot; several labels of a text are refused, also by a teacher."""
+    import adversarial
+    import my_objectives
+
+    length = {"task.max_seq_length": 16}
+    numbers = [{"text": row["text"], "label": n / 7} for n, row in enumerate(ROWS)]
+    job = bertkit.Finetuning(start, numbers, numbers[:10], task="regression", batch={"sequences": 8}, **length)
+    batch, model = job.data.batches.take(np.arange(8)), job.model.train()
+    for made, name in ((my_objectives.RDrop(), "difference"), (adversarial.Smart(step=0.1), "smoothness")):
+        assert made.losses(model, batch, "fp32")[name].sum.item() > 0
+    several = [{"text": row["text"], "label": ["a", "b"][: 1 + n % 2]} for n, row in enumerate(ROWS)]
+    job = bertkit.Finetuning(
+        start, several, several[:10], task="sequence", batch={"sequences": 8}, **length, **{"task.multi_label": True}
+    )
+    batch, model = job.data.batches.take(np.arange(8)), job.model.train()
+    for made in (my_objectives.RDrop(), adversarial.Smart()):
+        with pytest.raises(ValueError, match="head sequence: only a class of each text or token, or a number"):
+            made.losses(model, batch, "fp32")

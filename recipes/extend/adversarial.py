@@ -5,6 +5,7 @@ import dataclasses
 
 import torch
 import torch.nn.functional as F
+from my_objectives import divergence
 
 import bertkit
 from bertkit.objectives.losses import bare
@@ -28,12 +29,6 @@ def by_text(rows, lengths, largest=False):
     """Return the Euclidean norm of the rows of each text, or their largest number, for each of its rows: (S, D) -> (S, 1)."""
     parts = [part.abs().max() if largest else part.norm() for part in rows.float().split(lengths)]
     return torch.stack(parts).clamp_min(1e-12).repeat_interleave(torch.tensor(lengths, device=rows.device))[:, None]
-
-
-def labels_of(batch):
-    """Return the labels of a task: of texts, or of tokens."""
-    (target,) = batch.targets.values()
-    return target.labels
 
 
 @bertkit.objective("freelb")
@@ -71,28 +66,22 @@ class Smart(bertkit.Objective):
         self.weight, self.step, self.start = weight, step, start
 
     def counts(self, batch):
-        """Return the number of texts twice."""
-        return {**batch.loss_counts, "smoothness": len(labels_of(batch))}
+        """Return the number of labels twice."""
+        (target,) = batch.targets.values()
+        return {**batch.loss_counts, "smoothness": len(target.labels)}
 
     def losses(self, model, batch, precision):
         """Return the task's loss and the weighted change in both directions; squared differences for a regression."""
         (head,) = batch.targets
         logits = bertkit.outputs(model, batch, precision).logits[head]
         matrix, lengths = bare(model).bert.embeddings.token.weight, batch.sequence_lengths.tolist()
-        noise = self.start * torch.randn(sum(lengths), matrix.shape[1], device=matrix.device)
-        change = self.change(model, batch, precision, logits.detach(), noise.requires_grad_())
-        slope = torch.autograd.grad(change, noise)[0]
-        delta = (noise + self.step * slope / by_text(slope, lengths, largest=True)).detach()
-        change = self.change(model, batch, precision, logits, delta)
-        term = bertkit.LossTerm(self.weight * change, len(labels_of(batch)), None)
-        return {**bertkit.head_losses(model, batch, {head: logits}), "smoothness": term}
 
-    def change(self, model, batch, precision, logits, delta):
-        """Return the sum of the divergences of the predictions with and without `delta`."""
-        with moved(model, delta):
-            (others,) = bertkit.outputs(model, batch, precision).logits.values()
-        if logits.shape[-1] == 1:
-            return F.mse_loss(others, logits, reduction="sum")
-        first, second = F.log_softmax(logits.float(), -1), F.log_softmax(others.float(), -1)
-        both = ((first, second), (second, first))
-        return sum(F.kl_div(own, other, reduction="sum", log_target=True) for own, other in both)
+        def change(delta, logits):
+            with moved(model, delta):
+                return divergence(batch, logits, bertkit.outputs(model, batch, precision).logits[head])
+
+        noise = self.start * torch.randn(sum(lengths), matrix.shape[1], device=matrix.device)
+        slope = torch.autograd.grad(change(noise.requires_grad_(), logits.detach()), noise)[0]
+        delta = (noise + self.step * slope / by_text(slope, lengths, largest=True)).detach()
+        term = bertkit.LossTerm(self.weight * change(delta, logits), self.counts(batch)["smoothness"], None)
+        return {**bertkit.head_losses(model, batch, {head: logits}), "smoothness": term}

@@ -37,6 +37,8 @@ class Distillation(bertkit.Objective):
         with torch.no_grad():
             theirs = bertkit.outputs(self.teacher, batch, precision, hidden_states=True)
         ((head, target),) = batch.targets.items()
+        if head not in ("sequence", "token") or target.labels.dtype.kind == "f":
+            raise ValueError(f"head {head}: only the probabilities of a class of each text or token can be learned")
         pairs = own.logits[head], theirs.logits[head]
         logs = [torch.log_softmax(logits.float() / self.temperature, -1) for logits in pairs]
         difference = F.kl_div(*logs, reduction="sum", log_target=True) * self.temperature**2

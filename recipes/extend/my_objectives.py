@@ -24,10 +24,15 @@ class FallingMasks(bertkit.Objective):
         return dataclasses.replace(batch, input_ids=ids, targets={**batch.targets, "masked_lm": masks})
 
 
-def labels_of(batch):
-    """Return the labels of a task: of texts, or of tokens."""
-    (target,) = batch.targets.values()
-    return target.labels
+def divergence(batch, logits, others):
+    """Return how far the predictions of a batch differ: the sum of the KL divergences both ways; of numbers the squared differences."""
+    ((head, target),) = batch.targets.items()
+    if head not in ("sequence", "token") or target.labels.ndim > 1:
+        raise ValueError(f"head {head}: only a class of each text or token, or a number, can be compared")
+    if logits.shape[-1] == 1:
+        return F.mse_loss(others, logits, reduction="sum")
+    logs = [F.log_softmax(each.float(), -1) for each in (logits, others)]
+    return sum(F.kl_div(own, other, reduction="sum", log_target=True) for own, other in (logs, logs[::-1]))
 
 
 @bertkit.objective("r_drop")
@@ -38,19 +43,15 @@ class RDrop(bertkit.Objective):
         self.weight = weight
 
     def counts(self, batch):
-        """Return the number of texts twice."""
-        return {**batch.loss_counts, "difference": len(labels_of(batch))}
+        """Return the number of labels twice."""
+        (target,) = batch.targets.values()
+        return {**batch.loss_counts, "difference": len(target.labels)}
 
     def losses(self, model, batch, precision):
-        """Return the mean of the two losses, and the weighted divergence in both directions."""
+        """Return the mean of the two losses, and the weighted divergence, the mean of both directions."""
         (head,) = batch.targets
         passes = [bertkit.outputs(model, batch, precision).logits for _ in range(2)]
         terms = [bertkit.head_losses(model, batch, logits)[head] for logits in passes]
-        logs = [F.log_softmax(logits[head].float(), -1) for logits in passes]
-        pairs = (logs, logs[::-1])
-        both = sum(F.kl_div(own, other, reduction="sum", log_target=True) for own, other in pairs) / 2
         mean = dataclasses.replace(terms[0], sum=(terms[0].sum + terms[1].sum) / 2)
-        return {
-            head: mean,
-            "difference": bertkit.LossTerm(self.weight * both, len(labels_of(batch)), None),
-        }
+        both = divergence(batch, *(logits[head] for logits in passes)) / 2
+        return {head: mean, "difference": bertkit.LossTerm(self.weight * both, self.counts(batch)["difference"], None)}
