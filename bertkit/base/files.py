@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from bertkit.base.errors import InputError, LockedError, StorageError, in_json
+from bertkit.base.text_files import TOO_LARGE, WHOLE_MB
 
 PARTIAL = ".partial"
 TRASH = ".trash"
@@ -49,6 +50,18 @@ def write_durably(path: Path, content: str | bytes) -> None:
     """Replace the content of a file atomically and durably."""
     with writing(path, is_binary=True) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def check_size(path: Path) -> None:
+    """Check that a file is small enough to be read as a whole; raises InputError if it is too large."""
+    if path.stat().st_size > WHOLE_MB * 1_000_000:
+        raise InputError(f"{path}: {TOO_LARGE}")
+
+
+def check_regular(path: Path, setting: str) -> None:
+    """Raise InputError for a folder, a pipe or a device: a pipe to which nobody writes would be read for ever."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{setting}={path} is a folder, or not a regular file; write its text to a file")
 
 
 @contextlib.contextmanager

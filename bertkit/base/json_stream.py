@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import TOO_DEEP, TOO_LARGE, WHOLE_MB, JsonValue, is_deep
+from bertkit.base.text_files import TOO_DEEP, TOO_LARGE, WHOLE_MB, JsonValue, is_deep, of_distinct_keys
 
 _BETWEEN = re.compile(r"[\s,\ufeff]*")
 
@@ -16,9 +16,10 @@ def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator
     """Yield the elements of an array, or the values that follow one another, each with its line; one at a time is in memory.
 
     The third item is the value's text; it is empty for the elements of an array. Raises InputError if a value is not JSON, is
-    nested too deeply, or has more than WHOLE_MB.
+    nested too deeply, has a key twice, or has more than WHOLE_MB.
     """
-    decoder, text, line, is_array, num_tried = json.JSONDecoder(), "", 1, None, 0
+    decoder = json.JSONDecoder(object_pairs_hook=of_distinct_keys)
+    text, line, is_array, num_tried = "", 1, None, 0
     for block in itertools.chain((block for _, block in blocks), [None]):  # None is the end
         text, position = text + (block or ""), 0
         if block is not None and len(text) < 2 * num_tried:
@@ -43,7 +44,7 @@ def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator
             except RecursionError:
                 is_cut, fault = False, TOO_DEEP
             except ValueError as error:
-                fault = getattr(error, "msg", "a number with too many digits")
+                fault = getattr(error, "msg", str(error))
                 is_cut = getattr(error, "pos", 0) > len(text) - 16 or fault.startswith("Unterminated")
             if is_cut and block is not None:
                 break

@@ -9,7 +9,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -79,12 +80,6 @@ def read_whole(path: Path) -> str:
     return data.decode("utf-8").removeprefix("\ufeff")
 
 
-def check_size(path: Path) -> None:
-    """Check that a file is small enough to be read as a whole; raises InputError if it is too large."""
-    if path.stat().st_size > WHOLE_MB * 1_000_000:
-        raise InputError(f"{path}: {TOO_LARGE}")
-
-
 def read_json(path: Path) -> JsonValue:
     """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
     try:
@@ -96,12 +91,14 @@ def read_json(path: Path) -> JsonValue:
 
 
 def parse_json(text: str, with_nan: bool = True) -> JsonValue:
-    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, or nested too deeply.
+    """Parse JSON from an untrusted source; raises ValueError if it is not JSON, nested too deeply, or has a key twice.
 
     NaN and Infinity are no JSON; pandas writes them into records.
     """
     try:
-        value = json.loads(text, parse_constant=None if with_nan else _refuse_constant)
+        value = json.loads(
+            text, parse_constant=None if with_nan else _refuse_constant, object_pairs_hook=of_distinct_keys
+        )
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
@@ -111,6 +108,15 @@ def parse_json(text: str, with_nan: bool = True) -> JsonValue:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def of_distinct_keys(pairs: Sequence[tuple[str, JsonValue]]) -> JsonObject:
+    """Return the object of these keys and values; raises ValueError if a key is there twice, of which Python would keep the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"two keys {twice!r:.80} in an object")
+    return content
 
 
 def parse_yaml(text: str) -> JsonValue:
@@ -158,12 +164,6 @@ def read_lines(
         raise InputError(f"{path}: no such file") from None
     with file:
         yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, encoding, advice, in_blocks)
-
-
-def check_regular(path: Path, setting: str) -> None:
-    """Raise InputError for a folder, a pipe or a device: a pipe to which nobody writes would be read for ever."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"{setting}={path} is a folder, or not a regular file; write its text to a file")
 
 
 @contextlib.contextmanager

@@ -114,6 +114,7 @@ class TogetherJob(FinetuningJob):
             "description": "; ".join(text["description"] for text in texts),
             "has_pairs": any(text["has_pairs"] for text in texts),
             "files_sha256": [digest for text in texts for digest in text["files_sha256"]],
+            "decimal_marks": {mark: place for text in texts for mark, place in text["decimal_marks"].items()},
         }
         return super().facts | {"corpus": corpus}
 

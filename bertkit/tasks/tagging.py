@@ -4,7 +4,7 @@ Axes: T tokens of a window, C labels.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError
@@ -13,7 +13,7 @@ from bertkit.tasks.entities import EntitiesTask, tagged_texts
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
-from bertkit.tasks.reading.labels import Ids, Labels, words_in
+from bertkit.tasks.reading.labels import Ids, Labels, tags_in, words_in
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_value
 from bertkit.tasks.reading.writers import conll_lines
@@ -253,12 +253,12 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
     id_field = reading.find_optional(columns.id, "id")
 
     def sentence(row: Cells, where: str, line: int) -> Sentence:
-        own = _list(required_value(row, words, where), words, where)
+        own = _list(required_value(row, words, where), words, where, words_in)
         texts = [word for word in own if isinstance(word, str) and word]  # white space is a word, too
         if len(texts) < len(own):
             raise InputError(f"{where}: field '{words}' has an empty word, or one that is not text; correct it")
         found = optional_value(row, tags)
-        own_tags = [] if found is None else _list(found, tags, where)
+        own_tags = [] if found is None else _list(found, tags, where, tags_in)
         if own_tags and len(own_tags) != len(own):
             raise InputError(f"{where}: {len(own)} {words} but {len(own_tags)} {tags}; expected a tag for each word")
         if any(tag is None or not str(tag).strip() for tag in own_tags):
@@ -271,10 +271,10 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
     return reading.each(sentence)
 
 
-def _list(value: object, field: str | None, where: str) -> Sequence[object]:
+def _list(value: object, field: str | None, where: str, items_in: Callable[[str], Sequence[str]]) -> Sequence[object]:
     if isinstance(value, str):
         try:
-            return words_in(value)
+            return items_in(value)
         except ValueError as error:
             raise InputError(f"{where}: field '{field}': {error}") from None
     if not isinstance(value, list):

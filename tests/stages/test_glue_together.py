@@ -142,6 +142,9 @@ def test_every_task_has_a_model_and_files_as_before(
     measured = {step: row["eval_score"] for step, row in rows.items() if "eval_score" in row}
     assert [*measured] == [15, 30]
     assert measured[means["best_step"]] == max(measured.values()) == pytest.approx(means["score"])
+    for place in ("stsb", "together"):
+        manifest = json.loads((finished / place / "seed-3" / "manifest.json").read_text())
+        assert [*manifest["corpus"]["decimal_marks"]] == ["."]
     best_metrics = {"mrpc": "f1", "cola": "matthews_correlation", "mnli": "accuracy", "stsb": "spearmanr"}
     summary = json.loads((finished / "glue.json").read_text())
     assert {*summary["tasks"]} == {*TASKS}

@@ -31,7 +31,8 @@ from bertkit.apps.retrieval.library import Hit, Library
 from bertkit.apps.retrieval.passages import Span, words_of
 from bertkit.apps.retrieval.snippets import snippet_of
 from bertkit.base.errors import InputError
-from bertkit.base.text_files import check_regular, is_blank, read_lines
+from bertkit.base.files import check_regular
+from bertkit.base.text_files import is_blank, read_lines
 from bertkit.base.typed_settings import read_conf
 from bertkit.settings.search import BothConfig
 

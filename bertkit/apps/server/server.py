@@ -12,8 +12,9 @@ from pathlib import Path
 
 from bertkit.apps.server.workers import Worker, supervise
 from bertkit.base.errors import InputError, install_extra, say
+from bertkit.base.files import check_regular
 from bertkit.base.processors import num_processors
-from bertkit.base.text_files import check_regular, read_lines
+from bertkit.base.text_files import read_lines
 from bertkit.base.typed_settings import refuse
 from bertkit.settings.serve import ServeSettings
 

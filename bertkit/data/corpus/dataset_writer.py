@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import sha256_file
-from bertkit.base.text_files import JsonObject, check_size
+from bertkit.base.files import check_size, sha256_file
+from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import differences
 from bertkit.data.corpus import manifest
 from bertkit.data.corpus.duplicates import find_duplicates

@@ -12,7 +12,7 @@ from bertkit.base.text_files import as_utf8, opened_input, unpacked
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
-from bertkit.tasks.reading.labels import as_number, parts_of, spelled, with_decimal_comma, words_in
+from bertkit.tasks.reading.labels import as_number, parts_of, spelled, tags_in, with_decimal_comma
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -107,7 +107,7 @@ def _of_tags(tags: Sequence[object]) -> list[str]:
 def _in_text(tags: str) -> Sequence[str]:
     """Return the tags in a text; none in one that the reader will refuse."""
     with contextlib.suppress(ValueError):
-        return words_in(tags)
+        return tags_in(tags)
     return []
 
 

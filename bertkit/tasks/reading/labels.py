@@ -212,7 +212,8 @@ def check_marks(marks: Mapping[str, str]) -> None:
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
 _NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
-_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+|[^\s,]+(?:,\s*[^\s,]+)+)\]", re.DOTALL)
+_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+|[^\s,]+(?:,\s+[^\s,]+)+)\]", re.DOTALL)
+_OTHER_TAGS = re.compile(r"\[[^\s,]+(?:,[^\s,]+)+\]")  # a word may look so: [Smith,2001]
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -232,20 +233,31 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
 
 
 def words_in(text: str) -> Sequence[str]:
-    """Return the words or tags of a cell: between blanks, or in a list as Python and JSON write it.
+    """Return the words of a cell: between blanks, or in a list as Python and JSON write it.
 
     Raises ValueError for a list without commas, as numpy writes it, without quotes, or with escaped characters.
     """
     plain = text.strip()
     if _LIST.fullmatch(plain):
         return [word for _, word in _ITEM.findall(plain)]
+    _refuse_list(plain, _OTHER_LIST)
+    return text.split()
+
+
+def tags_in(text: str) -> Sequence[str]:
+    """Return the tags of a cell, as `words_in` does for words; they may be numbers, as in [1, 0]."""
+    plain = text.strip()
     if _NUMBERS.fullmatch(plain):
         return plain[1:-1].replace(",", " ").split()
-    if _OTHER_LIST.fullmatch(plain):
+    _refuse_list(plain, _OTHER_TAGS)
+    return words_in(text)
+
+
+def _refuse_list(text: str, form: re.Pattern[str]) -> None:
+    if form.fullmatch(text):
         raise ValueError(
-            f"{plain!r:.80}: expected a list with commas and quotes, as in \"['a', 'b']\"; write JSON lines"
+            f"{text!r:.80}: expected a list with commas and quotes, as in \"['a', 'b']\"; write JSON lines"
         )
-    return text.split()
 
 
 def spelled(label: Label) -> str:

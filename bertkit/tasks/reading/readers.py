@@ -28,8 +28,9 @@ from typing import Any, TypedDict
 
 from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, check_distinct, counted, user_name
+from bertkit.base.files import check_size
 from bertkit.base.hub_ids import is_offline
-from bertkit.base.text_files import as_utf8, check_size, is_blank, numbered_lines, read_lines, unpacked, unpacking
+from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.texts.parquet import parquet_records
 from bertkit.data.texts.workbooks import read_sheet
 from bertkit.tasks.reading.cells import Cells, CountedRows, ShortRows, SkippedRows, up_to_filled

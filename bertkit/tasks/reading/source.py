@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from bertkit.tasks.trainable import AnyTrainable
 
 MAX_SHARES = 20  # labels in a description
 PARTS_OF_A_TEXT = ("text_pair", "ending_start")  # columns that may be missing, but not in one of two splits
+GAPS = {"nan", "NaN", "NA", "<NA>", "N/A", "n/a", "#N/A", "NULL", "null", "None", "NaT"}  # what pandas reads as missing
 MAX_DIFFERENCE = 0.2  # of the share that is held out from the one that was asked for, without a warning
 
 
@@ -222,6 +224,8 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += [*reading.file_warnings, *_alike(table.name, labels)]
+    if reading.known_labels is None and config.label_names is None and config.kind == "sequence":
+        warnings += _gaps(table.name, labels)
     if reading.empty.num_rows:
         kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
         warnings.append(f"{kept}, the first at {reading.empty.first}")
@@ -239,6 +243,14 @@ def _alike(name: str, labels: Sequence[str]) -> list[str]:
     several = [named(own, " and ") for own in by_letters.values() if len(own) > 1]
     same = "differ in capital letters alone, or in how Unicode writes their letters, and are classes of their own; write them alike if they are one"
     return [f"{name}: labels {listed(several)} {same}"] if several else []
+
+
+def _gaps(name: str, labels: Sequence[str]) -> list[str]:
+    """Warn of a class for which other tools write a missing value."""
+    gaps = [label for label in labels if label in GAPS]
+    skip = shlex.quote(f"{user_name('task.skip_labels')}=[{', '.join(map(repr, gaps))}]")
+    line = f"{name}: {named(gaps, ' and ')} may stand for missing labels, but count as classes; {skip} skips these rows"
+    return [line] if gaps else []
 
 
 def _header_as_row(table: InputTable, labels: list[str | float | None]) -> list[str]:

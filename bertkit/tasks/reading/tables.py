@@ -2,7 +2,7 @@
 
 CSV follows RFC 4180: quoted cells may contain commas and line breaks. In TSV a quote is an ordinary character, as in GLUE, and no
 word stands for a missing value; but in other files than those of a benchmark, a cell such as "a ""b"" c" is unquoted, as pandas
-writes it, and a file whose header is in quotes follows RFC 4180.
+writes it, and a file follows RFC 4180 if its header is in quotes, or if those cells that need quotes have them, and no others.
 """
 
 import csv
@@ -21,6 +21,11 @@ from bertkit.tasks.reading.json_records import clean, json_lines, json_records, 
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+# only cells with a quote, a tab or a line break are in quotes, and for Excel those with a comma
+_WHERE_NEEDED = [
+    re.compile(rf'(?:(?:"[^"{mark}]*+(?:[{mark}]|"")(?:[^"]|"")*+"|[^"{mark}]*+)[\t\n])++')
+    for mark in (r"\t\n", r",\t\n")
+]
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _TOLD = re.compile(r"\ufeff?\"?sep=([,;|\t])\"?")  # Excel's own first line, the separator
 COUNTED_LINES = 5  # the first ones, which show the separator
@@ -137,12 +142,11 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
             first, usual = next(lines), SEPARATORS[format]
             told = _TOLD.fullmatch(first[1])
             first = next(lines, first) if told else first
-            following = list(itertools.islice(lines, COUNTED_LINES - 1))
+            following = list(itertools.islice(lines, (COUNTED_LINES if format == "csv" else ROWS_AHEAD) - 1))
             beginning = [first[1], *(line for _, line in following)]
             mark = told[1] if told and task.separator == "auto" else _separator(task, usual, beginning)
             lines = itertools.chain([first], following, lines)
-            has_quotes = task.hub.path is None and all(map(_QUOTED.fullmatch, first[1].split(mark)))
-            if format == "csv" or has_quotes:
+            if format == "csv" or (task.hub.path is None and _has_quotes(beginning, mark)):
                 rows = _csv_rows(name, lines, mark, 1 if told else 0)
             else:
                 of_line = _unquoted if task.hub.path is None else str.split
@@ -178,6 +182,13 @@ def _separator(task: TaskConfig, usual: str, beginning: Sequence[str]) -> str:
     known = (mark for mark in marks if not names.isdisjoint(records[mark][0]))
     even = (mark for mark in marks if len({*map(len, records[mark])}) == 1)
     return next(itertools.chain(known, even, marks), usual)
+
+
+def _has_quotes(beginning: Sequence[str], separator: str) -> bool:
+    """Whether a quote around a cell of these lines is no part of it: around each of the header, or where it is needed alone."""
+    text = "".join(f"{line}\n" for line in beginning)
+    is_needed = '"' in text and separator == "\t" and any(form.fullmatch(text) for form in _WHERE_NEEDED)
+    return is_needed or all(map(_QUOTED.fullmatch, beginning[0].split(separator)))
 
 
 def _first_records(beginning: Sequence[str], separator: str) -> list[list[str]]:

@@ -7,6 +7,7 @@ context whose end completes the file, and `put` writes a chunk. `passage_format`
 import csv
 import itertools
 import json
+import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,8 +57,20 @@ def write_lines(file: TextIO, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON; dates and decimals, which a parquet file may have, become texts."""
-    return json.dumps(value, ensure_ascii=False, default=_text)
+    """Return a value as JSON; dates and decimals, which a parquet file may have, become texts, and NaN and infinity null."""
+    return json.dumps(_finite(value), ensure_ascii=False, default=_text)
+
+
+def _finite(value: object) -> object:
+    """Replace the numbers that JSON lacks, NaN and infinity, by None, as pandas does."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [*map(_finite, value)]
+    return value
 
 
 def _text(value: object) -> str:
@@ -146,6 +159,8 @@ def _cell(value: object, separator: str) -> str:
     """Format a cell: texts and dates unchanged, several labels joined by the separator, any other value as JSON."""
     match value:
         case None:
+            return ""
+        case float() if math.isnan(value):  # a gap of a parquet file
             return ""
         case tuple() if all(isinstance(item, str) and separator not in item for item in value):
             return separator.join(value)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.base.errors import InputError
-from bertkit.base.files import write_durably
-from bertkit.base.text_files import check_size
+from bertkit.base.files import check_size, write_durably
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.sequence import SequencePrediction
 from bertkit.tasks.task_config import TaskConfig

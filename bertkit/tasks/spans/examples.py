@@ -59,12 +59,13 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         where = f"{where}: question '{example_id}'"
         question_text, text = required_text(row, question, where), required_text(row, context, where)
         answers: tuple[Answer, ...] | None = None
+        value = None if field is None else row.get(field)
+        pairs = _texts_and_starts(value, row.get(START), where, field)
         if not is_input and _is_true(row.get(IMPOSSIBLE), where):
             answers = ()
-            if field is not None and row.get(field) not in (None, "", [], {"text": [], START: []}):
+            if any(isinstance(answer, str) and answer and answer in text for answer, _ in pairs):  # "[]" is not
                 contradicted.add(where)
-        elif field is not None and row.get(field) is not None:
-            pairs = _texts_and_starts(row[field], row.get(START), where, field)
+        elif value is not None:
             answers = tuple(_answer(*pair, text, where) for pair in pairs)
             if any(
                 start is None and text.count(answer.text) > 1 for (_, start), answer in zip(pairs, answers, strict=True)
@@ -99,13 +100,13 @@ def _is_true(value: object, where: str) -> bool:
     return known[text.lower()]
 
 
-def _texts_and_starts(value: object, start: object, where: str, field: str) -> list[tuple[object, object]]:
+def _texts_and_starts(value: object, start: object, where: str, field: str | None) -> list[tuple[object, object]]:
     """Return (text, start) of each answer, from SQuAD's list, the hub's two lists, or a single text with its own column of starts.
 
     A start is None if it is unknown.
     """
     match value:
-        case "":
+        case None | "":
             return []
         case str():
             number = as_number(start) if isinstance(start, str) else math.inf  # of a table without types

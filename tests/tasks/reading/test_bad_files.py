@@ -47,6 +47,8 @@ FAULTS = [
     ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"text": "a"}\n', ('/dev.jsonl:2', "'label'", "'text'")),
     ("sequence", "dev.jsonl", "dev", '{"text": 5, "label": "x"}\n', ('/dev.jsonl:1', "'text'")),
     ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x"}\n{"text": \n', ('/dev.jsonl:2', 'not JSON')),
+    ("sequence", "dev.jsonl", "dev", '{"text": "a", "label": "x", "label": "y"}\n', ('/dev.jsonl:1', "two keys 'label' in an object")),
+    ("sequence", "dev.json", "dev", '[{"text": "a", "label": "x"},\n {"text": "b", "text": "c", "label": "x"}]', ('/dev.json:2', "two keys 'text' in an object")),
     ("sequence", "dev.jsonl", "dev", '"text"\n', ('/dev.jsonl:1', 'str')),
     ("sequence", "dev.json", "dev", '[{"text": "a", "label": "x"},\n\n {"text": }]', ('/dev.json:3', 'not JSON')),
     ("sequence", "dev.csv", "dev", 'text,label\na,"x"\nb,"y\n', ('/dev.csv:3', 'not CSV')),

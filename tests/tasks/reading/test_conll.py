@@ -102,6 +102,12 @@ def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
         assert tagged(read(tmp_path, "tagging", "train")) == expected
     write(tmp_path, "train.csv", "tokens,tags\n\"['Bob', 'x']\",\"[1, 0]\"\n['a'],[0]\n")
     assert tagged(read(tmp_path, "tagging", "train")) == [(("Bob", "x"), ("1", "0")), (("a",), ("0",))]
+    write(tmp_path, "train.csv", 'tokens,tags\n"[Smith,2001]",O\n[12],O\nBob x,B-PER O\n')  # words in brackets
+    assert [words for words, _ in tagged(read(tmp_path, "tagging", "train"))] == [
+        ("[Smith,2001]",),
+        ("[12]",),
+        ("Bob", "x"),
+    ]
     for tags in ("[O, B-PER]", "[O,B-PER]"):
         write(tmp_path, "train.csv", f'tokens,tags\nBob x,O O\nBob x,"{tags}"\n')
         with pytest.raises(

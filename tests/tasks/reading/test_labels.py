@@ -1,6 +1,7 @@
 """Labels and ids as files hold them."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,18 @@ def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
     write(tmp_path, "train.csv", f"text,label\na,1\nb,{label}\n")
     with pytest.raises(InputError, match=rf"train\.csv:3: label: label '{label}'"):
         read(tmp_path, "sequence", "train", "labels=regression")
+
+
+def test_a_class_that_may_be_a_missing_label_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text,label\na,good\nb,nan\nc,NA\nd,bad\ne,NA\nf,good\n")
+    source = read(tmp_path, "sequence", "train")
+    start = f"{tmp_path}/train.csv: 'NA' and 'nan' may stand for missing labels, but count as classes; "
+    (warning,) = source.warnings
+    assert warning.startswith(start)
+    (setting,) = shlex.split(warning.removeprefix(start).removesuffix(" skips these rows"))
+    skipped = read(tmp_path, "sequence", "train", setting.removeprefix("task."))
+    assert [row[1] for row in rows(skipped)] == ["a", "d", "f"]
+    assert read(tmp_path, "sequence", "train", "labels=[good,'nan','NA',bad]").warnings == ()
 
 
 def test_decimal_commas_of_a_regression(tmp_path: Path) -> None:

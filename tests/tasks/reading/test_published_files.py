@@ -46,6 +46,9 @@ def test_a_question_without_an_answer_has_none_in_a_table(tmp_path: Path, yes: s
     assert [[answer.start for answer in one.answers or ()] for one in source.examples] == [[16], []]
     place = f"{tmp_path}/dev.csv: 1 question with is_impossible and an answer, the first at {tmp_path}/dev.csv:3: question '1'"
     assert source.warnings == (f"{place}; they count as questions without an answer",)
+    for none in ("[]", "\"{'text': [], 'answer_start': []}\""):  # as pandas writes them
+        write(tmp_path, "dev.csv", f"{header}{CONTEXT},Who?,Ann,16,{no}\n{CONTEXT},When?,{none},,{yes}\n")
+        assert read(tmp_path, "spans", "dev").warnings == ()
     for value, expected in ((1, []), ("true", []), (0, [16]), (None, [16])):
         row = {**QUESTION, "answer_start": 16, "is_impossible": value}
         write(tmp_path, "train.jsonl", json.dumps(row))

@@ -301,6 +301,20 @@ def test_numbers_with_commas_do_not_separate(tmp_path: Path) -> None:
     assert [row[3] for row in rows(read(tmp_path, "sequence", "train", *settings))] == ["x", "y", "x"]
 
 
+QUOTED = {  # tab-separated lines, and the first texts
+    'text\tlabel\n"a, b"\tx\nsay\ty\n"""c"" d"\tx\n': ["a, b", "say", '"c" d'],  # Excel's
+    'text\tlabel\na, b\tx\n"c\td"\ty\n"e\nf"\tx\n': ["a, b", "c\td", "e\nf"],  # that of pandas
+    'text\tlabel\na, b\tx\n"c, d"\ty\n"e"\tx\n': ["a, b", '"c, d"', '"e"'],  # without quoting
+    'text\tlabel\n"a"\tx\nb\ty\n': ['"a"', "b"],
+}
+
+
+@pytest.mark.parametrize("content", QUOTED)
+def test_quotes_where_they_are_needed_are_no_part_of_a_cell(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "train.tsv", content)
+    assert [row[1] for row in rows(read(tmp_path, "sequence", "train"))] == QUOTED[content]
+
+
 WITHOUT_HEADER = {  # lines, and the text and label of the second row
     "City: X; Price: 3; nice,1\nCity: Y; Price: 4; nice,2\n": ("City: Y; Price: 4; nice", "2"),
     '"City: X; a, b",1\n"City: Y; ""c""; d, e",2\n': ('City: Y; "c"; d, e', "2"),

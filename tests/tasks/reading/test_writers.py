@@ -5,6 +5,7 @@ import datetime
 import decimal
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,21 @@ def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
     assert json.loads(lines.getvalue()) == expected
     assert table.getvalue() == "when,price\n2026-01-02 00:00:00,1.50\n"
     assert pandas.read_parquet(tmp_path / "a.parquet").to_dict("records") == [expected]
+
+
+def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+    """The gaps of a parquet file, which carry_input copies; as pandas writes them."""
+    import pandas
+
+    rows: list[dict[str, Any]] = [{"age": 1.5, "own": [1.0]}, {"age": math.nan, "own": [math.inf, {"a": math.nan}]}]
+    lines, table = io.StringIO(), io.StringIO()
+    PredictionFormat(lines, ",").put(rows)
+    Csv(table, ",").put(rows)
+    with (tmp_path / "a.parquet").open("wb") as binary, Parquet(binary, ",") as parquet:
+        parquet.put([{"age": row["age"]} for row in rows])
+    assert lines.getvalue() == '{"age": 1.5, "own": [1.0]}\n{"age": null, "own": [null, {"a": null}]}\n'
+    assert table.getvalue() == 'age,own\n1.5,[1.0]\n,"[null, {""a"": null}]"\n'
+    assert pandas.read_parquet(tmp_path / "a.parquet")["age"].isna().tolist() == [False, True]
 
 
 def test_bytes_are_refused() -> None:
