@@ -114,17 +114,18 @@ def text_feature(
 
 
 def truncated_lengths(num_first: int, num_second: int, budget: int) -> tuple[int, int]:
-    """Return the lengths of two segments after truncation: the longer segment loses a piece until both fit.
+    """Return the lengths of two segments after truncation: the longer one is cut to the length of the other, then both.
 
-    Of two equally long segments the second is cut, as in Google's run_classifier.py and Hugging Face's slow tokenizers. Hugging
-    Face's fast tokenizers may keep one piece more of the second segment, and one less of the first.
+    Of an odd budget the longer segment keeps one piece more, the second of equally long ones, as in `transformers` 5, by which exported
+    models read texts. In Google's run_classifier.py the first segment keeps it.
 
-    Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
+    Source: tokenizers 0.23, utils/truncation.rs `truncate_encodings`, `LongestFirst`.
     """
     if num_first + num_second <= budget:
         return num_first, num_second
-    second = min(num_second, max(budget // 2, budget - num_first))
-    return budget - second, second
+    shorter = min(num_first, num_second, budget // 2)
+    longer = budget - shorter
+    return (longer, shorter) if num_first > num_second else (shorter, longer)
 
 
 def softmax(logits: Logits) -> NDArray[np.float64]:
