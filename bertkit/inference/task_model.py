@@ -222,7 +222,7 @@ def _general_settings(kind: str, model: BertWithHeads, max_length: int | None, c
     """Return the settings of the general task of a kind, with those that the model's files have for the search for texts."""
     longest = model.config.max_position_embeddings
     settings = read_conf(f"task/{kind}") if kind in KINDS else {**read_conf("task/sequence"), "kind": kind}
-    length = min(max_length or settings["max_seq_length"], longest)  # as transformers truncates
+    length = min(max_length or longest, longest)  # as transformers truncates
     if search := settings.get("generation"):
         search |= _search_of(model, changes)
         search["max_target_length"] = min(search["max_target_length"], longest)

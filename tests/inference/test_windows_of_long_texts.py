@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 import yaml
 from conftest import Capsys, headed_model, refused
 
@@ -47,7 +48,6 @@ def shares(rows: list[dict[str, Any]]) -> np.ndarray:
 
 
 def by_transformers(directory: Path) -> np.ndarray:
-    transformers = pytest.importorskip("transformers")
     predict = transformers.pipeline("text-classification", str(directory), device="cpu")
     assert predict.tokenizer.model_max_length == 128
     result = [{each["label"]: each["score"] for each in row} for row in predict(TEXTS, truncation=True, top_k=None)]
@@ -69,6 +69,20 @@ def test_transformers_cuts_where_bertkit_does(tuned: Path, tmp_path: Path) -> No
     assert "truncation=True" in (tmp_path / "hf" / "README.md").read_text()
     start = json.loads((tuned.parent / "start" / "tokenizer_config.json").read_text())
     assert start["model_max_length"] == POSITIONS
+
+
+def test_a_published_model_that_names_no_length_reads_texts_up_to_its_own(tuned: Path, tmp_path: Path) -> None:
+    """As transformers does; not up to the length with which a task is trained."""
+    shutil.copytree(tuned.parent / "start", tmp_path / "start")
+    written = tmp_path / "start" / "tokenizer_config.json"
+    settings = json.loads(written.read_text())
+    assert settings.pop("model_max_length") == POSITIONS
+    written.write_text(json.dumps(settings))
+    predict = transformers.pipeline("text-classification", str(tmp_path / "start"), device="cpu")
+    expected = [{each["label"]: each["score"] for each in row} for row in predict(TEXTS[:5], top_k=None)]
+    rows = load_predictor(tmp_path / "start", device="cpu")(TEXTS[:5])
+    assert [row["probabilities"] for row in rows] == [pytest.approx(each, abs=1e-5) for each in expected]
+    assert not any(row["truncated"] for row in rows)
 
 
 def test_rows_are_marked_truncated(tuned: Path, tmp_path: Path, capsys: Capsys) -> None:
