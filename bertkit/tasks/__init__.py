@@ -17,6 +17,7 @@ without a door: tagging.py (with entities.py and words.py), choice.py, minimal_p
     reading.conll       reads words and tags in columns; chunks and their tagging schemes
     reading.formats     detects the format of a file
     reading.held_out    the examples that `dev_share` holds out
+    reading.labels      checks labels and ids; lists in a cell
     reading.kinds       infers the task of a training file
     reading.readers     reads files, datasets of the hub, and inputs of `predict` as examples
     reading.rows        rows from Python

@@ -14,11 +14,14 @@ from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.tasks.reading.cells import FilledRows
 from bertkit.tasks.reading.formats import beginning, json_format
+from bertkit.tasks.reading.labels import is_impossible, items_in, spelled
 from bertkit.tasks.reading.readers import input_table
 from bertkit.tasks.reading.rows import plain_rows
 from bertkit.tasks.scoring.squad import best_of, exact, f1
 from bertkit.tasks.task import ENDINGS
 from bertkit.tasks.task_config import TaskConfig
+
+ANSWERS = ("answers", "answer", "answer_text")  # the columns that may have them, as for `task=spans`
 
 
 class AnswerScores(NamedTuple):
@@ -96,17 +99,25 @@ def _question(row: Mapping[str, Any], field: str, where: str, number: int) -> Qu
     for name, value in ((field, text), ("context", "" if context is None else context)):
         if not isinstance(value, str):
             raise InputError(f"{where}: {not_text(name, value)}")
-    answers = row.get("answers", row.get("answer"))
-    if isinstance(answers, dict):  # SQuAD as on the Hugging Face hub: {"text": [...], "answer_start": [...]}
-        answers = answers.get("text")
-    listed = [answers] if isinstance(answers, str) else answers if isinstance(answers, list) else []
-    texts = [answer.get("text") if isinstance(answer, dict) else answer for answer in listed]
+    texts = _texts_in(next((row[name] for name in ANSWERS if row.get(name) not in (None, "")), []))
     kept = tuple(text for text in texts if isinstance(text, str) and text.strip())
     if len(kept) < len(texts):
         raise InputError(f"{where}: field 'answers' is not a text, a list of texts, or SQuAD's answers; correct it")
-    named = None if passage is None else str(passage)
-    own_id = row.get("id")
-    return Question(str(number if own_id in (None, "") else own_id), str(text), kept, context or None, named)
+    named = None if passage in (None, "") else spelled(passage)
+    own_id, right = row.get("id"), () if is_impossible(row, where) else kept
+    return Question(str(number if own_id in (None, "") else own_id), str(text), right, context or None, named)
+
+
+def _texts_in(answers: object) -> list[object]:
+    """Return the answers in a cell: a text, a list of texts, SQuAD's list, or as the hub has them, {"text": [], "answer_start": []}."""
+    match answers:
+        case {"text": texts}:
+            return _texts_in(texts)
+        case str() if (items := items_in(answers)) is not None:
+            return [*items]
+        case list():
+            return [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
+    return [answers]
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,7 @@ from bertkit.tasks.task_config import TaskConfig
 
 Label = str | int | float
 _TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number"}
+IMPOSSIBLE = "is_impossible"  # whether a question has no answer; then its answers are only plausible
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
 
 
@@ -209,6 +210,15 @@ def check_marks(marks: Mapping[str, str]) -> None:
         raise InputError(f"labels: {differ}; write all numbers as in 1234.5")
 
 
+def is_impossible(row: Mapping[str, object], where: str) -> bool:
+    """Return whether a question has no answer; tables write it as text, and pandas as a number beside gaps."""
+    known, value = {"true": True, "1": True, "false": False, "0": False, "": False}, row.get(IMPOSSIBLE)
+    text = "" if value is None else spelled(value) if isinstance(value, (str, int, float)) else repr(value)
+    if text.lower() not in known:
+        raise InputError(f"{where}: {IMPOSSIBLE} {value!r:.80}; expected true or false")
+    return known[text.lower()]
+
+
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
 _NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
@@ -223,8 +233,8 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
     match value:
         case list():
             return value
-        case str() if _LIST.fullmatch(value.strip()):
-            return [text for _, text in _ITEM.findall(value)]
+        case str() if (items := items_in(value)) is not None:
+            return items
         case str() if value.strip().startswith("[") and value.strip().endswith("]"):
             return None
         case str():
@@ -232,15 +242,20 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
     return [value]
 
 
+def items_in(text: str) -> list[str] | None:
+    """Return the items of a list of texts in a cell, as Python and JSON write it; None for another text."""
+    plain = text.strip()
+    return [item for _, item in _ITEM.findall(plain)] if _LIST.fullmatch(plain) else None
+
+
 def words_in(text: str) -> Sequence[str]:
     """Return the words of a cell: between blanks, or in a list as Python and JSON write it.
 
     Raises ValueError for a list without commas, as numpy writes it, without quotes, or with escaped characters.
     """
-    plain = text.strip()
-    if _LIST.fullmatch(plain):
-        return [word for _, word in _ITEM.findall(plain)]
-    _refuse_list(plain, _OTHER_LIST)
+    if (items := items_in(text)) is not None:
+        return items
+    _refuse_list(text.strip(), _OTHER_LIST)
     return text.split()
 
 

@@ -18,11 +18,10 @@ from bertkit.base.errors import InputError, counted
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import ContextToken, SpanFeature
 from bertkit.tasks.reading.cells import Cells, CountedRows
-from bertkit.tasks.reading.labels import as_number, spelled
+from bertkit.tasks.reading.labels import IMPOSSIBLE, as_number, is_impossible
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.task_config import SpansConfig
 
-IMPOSSIBLE = "is_impossible"  # whether a question has no answer; then its answers are only plausible
 START = "answer_start"  # where an answer begins, in characters
 NO_ANSWER = (0, 0)  # the label of a window without the answer: the position of [CLS], as start and as end
 
@@ -61,7 +60,7 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
         answers: tuple[Answer, ...] | None = None
         value = None if field is None else row.get(field)
         pairs = _texts_and_starts(value, row.get(START), where, field)
-        if not is_input and _is_true(row.get(IMPOSSIBLE), where):
+        if not is_input and is_impossible(row, where):
             answers = ()
             if any(isinstance(answer, str) and answer and answer in text for answer, _ in pairs):  # "[]" is not
                 contradicted.add(where)
@@ -89,15 +88,6 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
             reading.file_warnings.append(f"{reading.table.name}: {both}; they count as questions without an answer")
 
     return examples()
-
-
-def _is_true(value: object, where: str) -> bool:
-    """Return whether a question has no answer; tables write it as text, and pandas as a number beside gaps."""
-    known = {"true": True, "1": True, "false": False, "0": False, "": False}
-    text = "" if value is None else spelled(value) if isinstance(value, (str, int, float)) else repr(value)
-    if text.lower() not in known:
-        raise InputError(f"{where}: {IMPOSSIBLE} {value!r:.80}; expected true or false")
-    return known[text.lower()]
 
 
 def _texts_and_starts(value: object, start: object, where: str, field: str | None) -> list[tuple[object, object]]:
