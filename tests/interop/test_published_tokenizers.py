@@ -95,6 +95,7 @@ ROWS: dict[str, Callable[[Path], None]] = {
             }
         },
     ),
+    "additional_special_tokens": lambda folder: texts(folder, tokenizer_config=EXTRA),
     "split_special_tokens": lambda folder: saved(folder, EXTRA, split_special_tokens=True),
     "a mask that takes the space": lambda folder: texts(
         folder,
@@ -154,7 +155,9 @@ def test_a_published_tokenizer_does_what_transformers_does(name: str, tmp_path: 
         (written / file).write_text(content)
     shutil.copy(folder / "config.json", written)
     assert_alike(load_tokenizer(written), theirs)
-    assert_alike(ours, transformers.AutoTokenizer.from_pretrained(written))
+    again = transformers.AutoTokenizer.from_pretrained(written)
+    assert_alike(ours, again)
+    assert sorted(again.all_special_tokens) == sorted(theirs.all_special_tokens)
 
 
 @pytest.mark.parametrize("prefix", ["", "Ġ"])

@@ -24,6 +24,7 @@ from bertkit.base.typed_settings import at, refuse
 from bertkit.data.corpus.long_texts import FlatIds, TextPieces
 from bertkit.data.corpus.word_rules import LibraryRules, Places, WordBorders, first_of_words, flat_ids
 from bertkit.data.library_calls import library_call
+from bertkit.data.tokenizers.added_tokens import name_of
 from bertkit.data.tokenizers.published import INPUT_NAMES, Published
 from bertkit.data.tokenizers.special_tokens import CLS, MASK, PAD, SEP, UNK, SpecialTokens, cls_and_sep
 
@@ -44,9 +45,8 @@ is_unspaced = re.compile(
 _byte_of = re.compile("<0x([0-9A-F]{2})>").fullmatch  # the name of a token for a byte of a rare character
 PART_OF_CHARACTER = "\ufffd"  # decoded from some of its bytes
 # code, paths, and tokens that tokenizer.json has
-NOT_WRITTEN = (
-    "added_tokens_decoder", "additional_special_tokens", "auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file",
-)  # fmt: skip
+NOT_WRITTEN = ("added_tokens_decoder", "auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file")
+EXTRA = "additional_special_tokens"
 
 
 class FileRules(LibraryRules):
@@ -152,6 +152,8 @@ class FileRules(LibraryRules):
             "model_max_length": max_length,
             "tokenizer_class": "PreTrainedTokenizerFast",
         }
+        if isinstance(extra := self.config.get(EXTRA), list):
+            own[EXTRA] = [name_of(token) for token in extra]  # tokenizer.json has their flags
         settings = specials | {key: value for key, value in self.config.items() if key not in NOT_WRITTEN} | own
         return {
             "tokenizer.json": self.exported.to_str(pretty=True) + "\n",

@@ -35,8 +35,8 @@ class AddedTokens:
             settings, later = config | special, special.get("extra_special_tokens") or []
             is_list = own and not isinstance(own, Mapping)
             later = later or ([] if is_list else special.get("additional_special_tokens") or [])
-            known = {_name(settings[role]) for role in ROLES if _is_token(settings.get(role))}
-            known |= {_name(token) for token in [*own, *(special.get("extra_special_tokens") or [])]}
+            known = {name_of(settings[role]) for role in ROLES if _is_token(settings.get(role))}
+            known |= {name_of(token) for token in [*own, *(special.get("extra_special_tokens") or [])]}
             decoder = {number: _legacy(name, name in known) for name, number in added.items()}
             decoder |= {token["id"]: token for token in in_file or ()}
         self.listed = {
@@ -48,7 +48,7 @@ class AddedTokens:
         others = {key: value for each in named for key, value in each.items() if _is_token(value)}
         by_name = {token.content: token for token in self.listed.values()}
         chosen = {role: settings[role] for role in ROLES if _is_token(settings.get(role))} | others
-        self.roles = {role: by_name.get(_name(value)) or _token(value, True) for role, value in chosen.items()}
+        self.roles = {role: by_name.get(name_of(value)) or _token(value, True) for role, value in chosen.items()}
         self.extra = [_token(token, True) for each in lists for token in each]
 
     def by_role(self, usual: Mapping[str, str]) -> dict[str, AddedToken]:
@@ -91,7 +91,8 @@ def read_added_tokens(
         ) from None
 
 
-def _name(value: JsonValue) -> str:
+def name_of(value: JsonValue) -> str:
+    """Return the name of a token, which may be given with its flags."""
     return str(value["content"]) if isinstance(value, Mapping) else str(value)
 
 

@@ -202,7 +202,7 @@ def _of_bert(files: Files, settings: _Settings, asked: bool | None) -> Vocabular
     library.post_processor = cls_and_sep(
         library, SpecialTokens(**{role[: -len("_token")]: names[role] for role in usual})
     )
-    return _published(files, library, parse_json(library.to_str()), config | names)
+    return _published(files, library, parse_json(library.to_str()), config | files.special | names)
 
 
 def _in_file(content: JsonObject) -> JsonObject:
