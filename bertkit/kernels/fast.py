@@ -42,8 +42,8 @@ class FastWays:
     loss_in_place: bool = False  # cross-entropy over a vocabulary that overwrites the logits with their gradient
     # the process keeps freed memory; glibc would return large blocks, and get them back page by page in every step
     kept_memory: bool = False
-    own_attention: bool = False  # matrix products and `short_dropout`, since torch's kernel is slow with dropout
-    grouped_attention: bool = False  # the same for a few sequences of similar lengths at a time (`kernels.grouped`)
+    # matrix products and `short_dropout`, a sequence at a time (`kernels.sequences`), since torch's kernel is slow with dropout
+    own_attention: bool = False
     # rotary positions in halves, and units gated by GELU, in fewer passes over memory (`kernels.elementwise`)
     few_passes: bool = False
     # attention of a whole batch by one kernel: variable-length flash attention in half precision, else memory-efficient

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from bertkit.kernels.fast import ANYWHERE, FastWays
+from bertkit.kernels.layout import Group
 
 MAX_COLUMNS = 4096  # columns of a gradient in one product; only logits over a vocabulary have more
 # oneDNN compiles a program for every new number of rows, which takes a millisecond; a map of fewer weights (hidden sizes below 128)
@@ -175,6 +176,7 @@ class Kept(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     has_bias: bool
     scale: float  # of what dropout keeps
+    groups: Sequence[Group]  # of sequences
 
 
 class _OnednnLinear(torch.autograd.Function):

@@ -7,7 +7,6 @@ Axes, the same in every file of the model: B sequences, S packed tokens, T token
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,17 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.kernels.fast import ANYWHERE, FastWays, exact_dropout, fits_packed, packed_attention
-from bertkit.kernels.grouped import GroupedAttention
 from bertkit.kernels.layout import Group, Plan
 from bertkit.kernels.linear import Linear, dropout, is_on_cpu, is_on_cuda, linear_of_each
+from bertkit.kernels.sequences import SequenceAttention
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.geometry import Geometry, padded, similar_lengths
+from bertkit.model.geometry import Geometry, padded, without_slack
 from bertkit.model.slots import (
     Positions,
     Score,
     changes_layers,
     changes_weights,
-    dot,
     make_pattern,
     make_positions,
     make_score,
@@ -168,16 +166,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighi
 
 def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
     """Choose how to compute `attend` for queries (S, N, H): by the equation, or as fast where BERT's own attention is computed."""
-    fast, drops = weighing.fast, weighing.dropout_prob > 0
     if _may_pack(query, geometry, weighing):
         return attend_packed
     if not _is_standard(geometry, weighing):
         return attend
-    if not drops or not is_on_cpu(query):
-        return attend_by_torch
-    if fast.grouped_attention:
-        return attend_in_groups
-    return attend_by_products if fast.own_attention else attend_by_torch
+    is_own = weighing.dropout_prob > 0 and weighing.fast.own_attention and is_on_cpu(query)
+    return attend_by_sequence if is_own else attend_by_torch
 
 
 def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
@@ -224,48 +218,21 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry,
     return packed_attention(query, key, value, *layouts, geometry.pattern.key_range, weighing.dropout_prob)
 
 
-def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
-    """Compute `attend` on a CPU, with dropout, for a few sequences of similar lengths at a time."""
-    plan = geometry.plan(query.shape[1], similar_lengths)
-    groups, *vectors = zip(*plan.split(query, key, value), strict=True)
-    masks = [group.mask for group in groups]
-    contexts = GroupedAttention.apply(weighing.dropout_prob, masks, *itertools.chain(*vectors))  # type: ignore[no-untyped-call]
-    return plan.join_contexts(contexts, len(query))
+def attend_by_sequence(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
+    """Compute `attend` on a CPU, with dropout, by matrix products, one sequence at a time."""
+    (selection,) = geometry.plan(query.shape[1], without_slack).selections
+    return SequenceAttention.apply(weighing.dropout_prob, selection.groups, query, key, value)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def attend_by_torch(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
-    """Compute `attend` by torch's kernel, group by group."""
-
-    def context(group: Group, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend_by_kernel(q, k, v, group.mask, group.is_causal, weighing.dropout_prob)
-
-    return _group_by_group(context, query, key, value, geometry, weighing)
-
-
-def attend_by_products(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
-    """Compute `attend` by matrix products, group by group, for scaled dot products."""
-
-    def context(group: Group, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = dot(q * q.shape[-1] ** -0.5, k)  # as `scaled_dot`, with fewer elements to scale
-        return weighing.drop(torch.softmax(hide(scores, group.mask), -1)) @ v
-
-    return _group_by_group(context, query, key, value, geometry, weighing)
-
-
-def _group_by_group(
-    context: Callable[[Group, Tensor, Tensor, Tensor], Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    geometry: Geometry,
-    weighing: Weighing,
-) -> Tensor:
-    """Compute the contexts of all groups; in a group of single tokens they are the values, since the softmax of one score is 1."""
+    """Compute `attend` by torch's kernel; in a group of single tokens the contexts are the values, since the softmax of one score is 1."""
     plan, contexts = _plan(query, geometry, weighing), []
     has_single = not (geometry.is_padded or _may_pad(query, geometry, weighing))
     for group, q, k, v in plan.split(query, key, value):
         is_single = has_single and group.shape[1:] == (1, 1)
-        contexts.append(v if is_single else context(group, q, k, v))
+        contexts.append(
+            v if is_single else attend_by_kernel(q, k, v, group.mask, group.is_causal, weighing.dropout_prob)
+        )
     return plan.join_contexts(contexts, len(query))
 
 

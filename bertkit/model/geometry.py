@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertkit.kernels.grouped import GROUP_SIZE
 from bertkit.kernels.layout import Group, Layout, Plan, Selection, on_device
 from bertkit.model.slots import FULL, Block, Pattern
 
@@ -66,6 +65,11 @@ def equal_lengths(geometry: Geometry, num_heads: int) -> Plan:
     return _group_by(lambda pair: pair, geometry, num_heads, pairs)
 
 
+def without_slack(geometry: Geometry, num_heads: int) -> Plan:
+    """Group neighbouring sequences of equal lengths, in the order of the batch."""
+    return _group_by(lambda pair: pair, geometry, num_heads, geometry.pairs)
+
+
 def padded(geometry: Geometry, num_heads: int) -> Plan:
     """Group sequences of all lengths, padded to the longest; those that a pattern cuts into several blocks by their number."""
     return _group_by(lambda pair: geometry.pattern.padding_key(pair[0]), geometry, num_heads, geometry.pairs)
@@ -84,17 +88,6 @@ def _group_by(
     return _gather(geometry, num_heads, pairs, alike.values())
 
 
-def similar_lengths(geometry: Geometry, num_heads: int) -> Plan:
-    """Group a few sequences of similar lengths, padded to multiples of 8: bmm compiles a program for each new shape in bfloat16."""
-    pairs = geometry.pairs
-    by_length = sorted(range(len(pairs)), key=pairs.__getitem__)
-    groups = [by_length[first : first + GROUP_SIZE] for first in range(0, len(pairs), GROUP_SIZE)]
-    plan = _gather(geometry, num_heads, pairs, groups, multiple=8)
-    for selection in plan.selections:
-        selection.groups[:] = [group.without_needless_mask() for group in selection.groups]
-    return plan
-
-
 @dataclass(frozen=True)
 class _Gathered:
     """A group with the rows of (S * N, H) that it consists of."""
@@ -110,7 +103,6 @@ def _gather(
     num_heads: int,
     pairs: list[tuple[int, int]],
     groups: Iterable[list[int]],
-    multiple: int = 1,
 ) -> Plan:
     """Group pairs of sequences by their numbers, padded to the longest; sequences that are cut make a group for each block."""
     all_lengths = torch.tensor(pairs)  # (B, 2)
@@ -118,8 +110,7 @@ def _gather(
     gathered: dict[int, list[_Gathered]] = {}  # by the number of a block in its sequence
     for numbers in groups:
         lengths, ends = all_lengths[numbers], all_ends[numbers]
-        longest = -(-lengths.amax(0) // multiple) * multiple
-        for number, block in enumerate(_blocks(geometry, *longest.tolist())):
+        for number, block in enumerate(_blocks(geometry, *lengths.amax(0).tolist())):
             queries, is_query = _tokens(block.queries, ends[:, 0], lengths[:, 0])
             keys, is_key = _tokens(block.keys, ends[:, 1], lengths[:, 1])
             is_token = is_query.flatten(0, 1)[:, None].expand(-1, num_heads, -1).flatten()
@@ -153,7 +144,8 @@ def _equal_group(geometry: Geometry, count: int, length: int, num_keys: int) -> 
     device, pattern = geometry.queries.starts.device, geometry.pattern
     queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
     mask = on_device(pattern.allowed(length), device)[None, None] if pattern.is_masked else None
-    return Group((count, length, num_keys), mask, queries, keys, max(length, num_keys) - 1, pattern.is_causal)
+    group = Group((count, length, num_keys), mask, queries, keys, max(length, num_keys) - 1, pattern.is_causal)
+    return group.without_needless_mask()
 
 
 def _padded_group(geometry: Geometry, is_query: Tensor, is_key: Tensor, block: Block) -> Group:

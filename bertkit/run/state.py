@@ -13,7 +13,7 @@ from bertkit.base.files import remove_leftovers
 from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
-from bertkit.kernels.fast import FastWays
+from bertkit.kernels.fast import NAMES, FastWays
 from bertkit.model.heads import own_name
 from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
@@ -110,6 +110,12 @@ class TrainingState:
     def _resume(self, newest: Path) -> int:
         """Restore choices, history, platform, loss scale and weights; return the number of updates."""
         content = checkpoint_files.read_state(newest)
+        kernels = content["chosen"]["kernels"]
+        if gone := [name for name in kernels if name not in NAMES]:
+            self.writer.warn(
+                f"bertkit has no kernel {', '.join(gone)} any more: rounding and dropout differ from here on"
+            )
+            content["chosen"]["kernels"] = [name for name in kernels if name in NAMES]
         before = checked(_State, content, newest / checkpoint_files.STATE)
         self.first_step = self.last_step = self.writer.last_good = content["step"]
         if before.chosen.settings == self.choices.settings:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import small_model
 
-from bertkit.kernels import grouped
+from bertkit.kernels import sequences
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.kernels.layout import Layout
 from bertkit.model.attention import Weighing, attend_fast
@@ -106,13 +106,13 @@ def test_padded_attention_drops_each_weight_with_its_probability(fast: FastWays)
 
 @pytest.mark.parametrize("pattern", [FULL, CAUSAL])
 @pytest.mark.parametrize("lengths", [[5, 7, 7, 3, 11, 1], [8, 8, 8, 8], [3]])
-def test_grouped_attention_is_that_of_each_sequence(
+def test_attention_by_sequence_is_that_of_torch(
     pattern: Pattern, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouped, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.uint8), 1.0))
+    monkeypatch.setattr(sequences, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.uint8), 1.0))
     layout, weights = Layout.from_lengths(torch.tensor(lengths)), torch.randn(sum(lengths), 3, 8, dtype=torch.float64)
     results = []
-    for fast, prob in ((PLAIN, 0.0), (FastWays(grouped_attention=True), 0.1)):
+    for fast, prob in ((PLAIN, 0.0), (FastWays(own_attention=True), 0.1)):
         tensors = leaves(lengths)
         context = attend_fast(*tensors, Geometry(layout, layout, pattern), Weighing(prob, fast))
         (context * weights).sum().backward()
@@ -121,18 +121,18 @@ def test_grouped_attention_is_that_of_each_sequence(
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
 
-def test_gradients_of_grouped_attention_are_those_of_the_weights_it_kept() -> None:
+def test_gradients_of_attention_by_sequence_are_those_of_the_weights_it_kept() -> None:
     """Beside differences of outputs, with the same elements dropped."""
     layout = Layout.from_lengths(torch.tensor([5, 7, 7, 3, 11, 1]))
 
     def context(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(0)
-        return attend_fast(*tensors, Geometry(layout, layout), Weighing(0.3, FastWays(grouped_attention=True)))
+        return attend_fast(*tensors, Geometry(layout, layout), Weighing(0.3, FastWays(own_attention=True)))
 
     assert torch.autograd.gradcheck(context, leaves(layout.lengths), fast_mode=True)
 
 
-def test_grouped_attention_drops_each_weight_with_its_probability() -> None:
+def test_attention_by_sequence_drops_each_weight_with_its_probability() -> None:
     """With equal scores and one-hot values, the context is the weights."""
     torch.manual_seed(0)
     count, size, heads = 64, 64, 4
@@ -140,7 +140,7 @@ def test_grouped_attention_drops_each_weight_with_its_probability() -> None:
         torch.zeros(count * size, heads, size),
         torch.eye(size).repeat(count, 1)[:, None].repeat(1, heads, 1),
     )
-    context = attend_fast(zeros, zeros, values, within([size] * count), Weighing(0.1, FastWays(grouped_attention=True)))
+    context = attend_fast(zeros, zeros, values, within([size] * count), Weighing(0.1, FastWays(own_attention=True)))
     weights = context.view(count, size, heads, size) * size
     assert set((weights * 0.9).round(decimals=4).unique().tolist()) == {0.0, 1.0}
     is_dropped = (weights == 0).double()

@@ -117,7 +117,7 @@ def test_packed_weights_give_the_same_products_until_they_change(
 
 
 def test_fast_ways_have_names() -> None:
-    assert len(NAMES) == 13
+    assert len(NAMES) == 12
     assert (PLAIN.names, ALL.names) == ((), NAMES)
     assert FastWays.of(["even_rows", "short_dropout"]).names == ("short_dropout", "even_rows")
     with pytest.raises(TypeError, match="even_row"):

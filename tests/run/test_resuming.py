@@ -16,7 +16,15 @@ from bertkit.base.tensor_files import read_tensors
 from bertkit.cli import run
 from bertkit.display import console
 from bertkit.train import checkpoint
-from bertkit.train.checkpoint_files import all_checkpoints, fault_of, read_state
+from bertkit.train.checkpoint_files import (
+    MANIFEST,
+    STATE,
+    all_checkpoints,
+    fault_of,
+    manifest_of,
+    read_state,
+    size_and_hash,
+)
 from bertkit.train.log import read_metrics
 
 SMALL = [
@@ -185,6 +193,20 @@ def test_micro_batches_are_chosen_anew_only_when_they_are_asked_for(prepared_dir
     assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [3]
     assert pretrain(prepared_dir, finished, "steps=6", "batch.micro_sequences=2") == 0
     assert read_state(all_checkpoints(finished)[0])["chosen"]["cut"] == [2]
+
+
+def test_a_run_whose_kernel_is_gone_goes_on_and_says_so(prepared_dir: Path, finished: Path, capsys: Capsys) -> None:
+    """`grouped_attention` was a kernel of bertkit 0.2."""
+    newest = all_checkpoints(finished)[0]
+    state = json.loads((newest / STATE).read_text())
+    state["chosen"]["kernels"].append("grouped_attention")
+    (newest / STATE).write_text(json.dumps(state))
+    listed = json.loads((newest / MANIFEST).read_text())["files"]
+    (newest / MANIFEST).write_text(manifest_of({name: size_and_hash(newest / name) for name in listed}))
+    assert pretrain(prepared_dir, finished, "steps=6") == 0
+    message = "bertkit has no kernel grouped_attention any more: rounding and dropout differ from here on"
+    assert message in " ".join(capsys.readouterr().out.split())
+    assert "grouped_attention" not in read_state(all_checkpoints(finished)[0])["chosen"]["kernels"]
 
 
 def test_a_damaged_checkpoint_is_left_aside_and_the_weights_come_out_the_same(
