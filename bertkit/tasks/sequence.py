@@ -133,6 +133,10 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         are_numbers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.labels)
         return {name: int(name) if are_numbers else name for name in self.labels}
 
+    def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> Sequence[str]:
+        """Return the columns that an input from Python fills; of a model that was trained on single texts the first one alone."""
+        return self.text_columns[:1] if self.config.columns.text_pair is None else super().columns_filled_by(value)
+
     def is_without_label(self, value: object) -> bool:
         """Whether a cell with this value lacks the label that it must have."""
         return value == ""
