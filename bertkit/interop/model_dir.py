@@ -99,7 +99,15 @@ class GoogleFiles:
 
 
 def files_of(directory: Path) -> ModelFiles:
-    """Return the files in a directory, or at the prefix of a checkpoint: Google's where there are no Hugging Face weights."""
+    """Return the files in a directory, or at the prefix of a checkpoint: Google's where there are no Hugging Face weights.
+
+    Raises InputError if there is an adapter, whose weights `transformers` adds.
+    """
+    adapter = directory / "adapter_config.json"
+    refuse(
+        adapter.is_file()
+        and f"{adapter}: an adapter (PEFT), which bertkit does not read; save the model with it: merge_and_unload().save_pretrained(DIR)"
+    )
     prefix = None if has_weights(directory) else find_checkpoint(directory)
     return HuggingFaceFiles(directory) if prefix is None else GoogleFiles(prefix)
 

@@ -61,6 +61,20 @@ def test_a_head_that_is_not_there_is_refused(exported: Path, directory: str, hea
         load_model(exported / directory, heads)
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_an_adapter_is_not_left_out_of_a_model(is_alone: bool, exported: Path, tmp_path: Path) -> None:
+    """`transformers` adds its weights to those of the folder, or of the model that it names."""
+    folder = tmp_path / "model"
+    shutil.copytree(exported / "encoder", folder)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "bert-base-uncased"}')
+    if is_alone:
+        (folder / "config.json").unlink()
+        (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"adapter_config\.json: .*merge_and_unload") as caught:
+        load_model(folder)
+    assert len(caught.value.args) == 1
+
+
 def test_what_cannot_be_exported_is_refused(exported: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="heads masked_lm, token: "):
         export_model(small_model(tokenizer.vocab_size, heads=("masked_lm", "token")), tokenizer, tmp_path / "a")
