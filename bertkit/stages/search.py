@@ -6,7 +6,7 @@ import sys
 from typing import cast
 
 from bertkit.apps.retrieval.judging import PassageFormat
-from bertkit.apps.retrieval.rankings import Rankings, answer_of, open_searcher
+from bertkit.apps.retrieval.rankings import Rankings, answer_of, open_searcher, warn_of_cut
 from bertkit.apps.retrieval.readable import readable
 from bertkit.base import plugins
 from bertkit.base.errors import counted, say
@@ -23,8 +23,11 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
     """Search for one question, or for many, from Python or else those of `settings`; return the answers to each."""
     searcher = open_searcher(settings)
     if settings.question is not None:
-        return [answer_of(settings, searcher, settings.question)]
-    return [ranking.row() for ranking in Rankings(settings, searcher, inputs, False).each(is_silent=True)]
+        found = [answer_of(settings, searcher, settings.question)]
+    else:
+        found = [ranking.row() for ranking in Rankings(settings, searcher, inputs, False).each(is_silent=True)]
+    warn_of_cut(searcher)
+    return found
 
 
 def run(settings: SearchSettings, inputs: object = None) -> None:
@@ -35,6 +38,7 @@ def run(settings: SearchSettings, inputs: object = None) -> None:
     searcher = open_searcher(settings)
     if settings.question is not None:
         answer = answer_of(settings, searcher, settings.question)
+        warn_of_cut(searcher)
         if to_file:
             with opened_output(settings.output) as file:
                 write_lines(file, [answer])
@@ -49,6 +53,7 @@ def run(settings: SearchSettings, inputs: object = None) -> None:
         writer = stack.enter_context(output_format(file, settings.top_k))
         for ranking in rankings.each(is_silent=not to_file):
             writer.put(ranking)
+    warn_of_cut(searcher)
     if rankings.metrics.num_labelled:
         metrics = json.dumps(rankings.metrics.summary(), indent=2)
         say(*metrics.split("\n"), file=sys.stdout if to_file else sys.stderr)

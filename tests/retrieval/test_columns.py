@@ -63,7 +63,7 @@ def test_a_condition_leaves_the_ranking_of_the_others(where: list[str], library:
         expected = [(hit.id, hit.score) for hit in found if of(hit.document, where)][:num_hits]
         actual = opened.find("kan lon mir", num_hits, where=where)
         assert [(hit.id, hit.score) for hit in actual] == expected
-        query = encoder.of_question("kan lon mir")
+        query, _ = encoder.of_question("kan lon mir")
         nearest = sorted(opened.add_nearest([], query, total), key=lambda hit: -(hit.score_vectors or 0))
         by_vectors = opened.add_nearest([], query, num_hits, where)
         assert {hit.id for hit in by_vectors} == {

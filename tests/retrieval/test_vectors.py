@@ -141,7 +141,8 @@ def test_vectors_of_eight_bits_are_those_of_32_within_half_a_step(
     command = (f"corpus.path={library.parent / 'text.txt'}", f"output={tmp_path / 'small.db'}", *PASSAGES)
     assert index(*command, f"model_dir={encoder}", "vectors=int8") == 0
     exact, small = Library(library), Library(tmp_path / "small.db")
-    query = PassageEncoder(str(encoder), "encoder", "cpu").of_question("kan lon mir")
+    query, is_cut = PassageEncoder(str(encoder), "encoder", "cpu").of_question("kan lon mir")
+    assert not is_cut
     cosines, others = (
         {hit.passage: hit.score_vectors or 0.0 for hit in one.add_nearest([], query, one.num_passages)}
         for one in (exact, small)

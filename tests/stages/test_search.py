@@ -79,6 +79,22 @@ def test_what_the_reader_says_is_what_predict_says(library: Path, reader: Path, 
         assert all({p["id"] for p in each[order]} == {p["id"] for p in passages} for order in ("bert", "both"))
 
 
+def test_questions_that_the_reader_cuts_are_counted(
+    library: Path, reader: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """One of three has more than its 11 pieces."""
+    (tmp_path / "questions.txt").write_text(f"kan lon mir\n{'ted ' * 12}\nted sod\n")
+    arguments = [f"index={library}", f"model_dir={reader}", *SMALL]
+    warning = "warning: 1 question longer than a model reads: it has the beginning alone, BM25 all words\n"
+    for question, num_warnings in (
+        (f"input={tmp_path / 'questions.txt'}", 1),
+        (f"question={'ted ' * 12}", 1),
+        ("question=ted", 0),
+    ):
+        assert search(*arguments, question, "output=-") == 0
+        assert capsys.readouterr().err.count(warning) == num_warnings
+
+
 def test_a_reader_without_unanswerable_questions_has_no_probability(
     library: Path, reader: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

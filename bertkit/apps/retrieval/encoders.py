@@ -56,10 +56,10 @@ class PassageEncoder:
         self.num_cut += num_cut
         return vectors
 
-    def of_question(self, text: str) -> NDArray[np.float32]:
-        """Return the vector of a question, (D,), with the prompt for queries."""
-        vectors, _ = self.embedder.embed([text], self._normalize, self._prompts.get("query", ""))
-        return vectors[0]  # type: ignore[no-any-return]
+    def of_question(self, text: str) -> tuple[NDArray[np.float32], bool]:
+        """Return the vector of a question, (D,), with the prompt for queries, and whether the question was cut."""
+        vectors, num_cut = self.embedder.embed([text], self._normalize, self._prompts.get("query", ""))
+        return vectors[0], num_cut > 0
 
     def check(self, library: Library) -> None:
         """Raise InputError unless this model made the library's vectors."""

@@ -109,6 +109,7 @@ class Searcher:
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary, self.translator, self.encoder = glossary or {}, translator, encoder
+        self.num_cut = 0  # questions of which a model has read the beginning alone
 
     @property
     def orders(self) -> list[str]:
@@ -147,26 +148,35 @@ class Searcher:
         """Return passages by BM25, the best first, then others by their vectors, each with the reader's best answer."""
         words = f" {' '.join(words_of(question))} "
         more = [other for key, others in self.glossary.items() if f" {key} " in words for other in others]
+        are_cut, predictor = list[bool](), self.predictor
         if self.translator is not None:
-            more.append(_predictions(self.translator, [question])[0].text)
-        predictor = self.predictor
+            translations, is_cut = _predictions(self.translator, [question])
+            more.append(translations[0].text)
+            are_cut.append(is_cut)
         hits = self.library.find(question, num_candidates, more, where, add_rest=predictor is not None)
         if self.encoder is not None and with_vectors:
             self.encoder.check(self.library)  # the file may be another one than at the start
-            hits = self.library.add_nearest(hits, self.encoder.of_question(question), num_candidates, where)
-        if predictor is None or not hits:
-            return Matches(question, more, [Candidate(hit) for hit in hits])
-        predictions = _predictions(predictor, [(question, hit.passage) for hit in hits])
-        return Matches(question, more, list(map(_with_answer, hits, predictions)))
+            vector, is_cut = self.encoder.of_question(question)
+            hits = self.library.add_nearest(hits, vector, num_candidates, where)
+            are_cut.append(is_cut)
+        candidates = [Candidate(hit) for hit in hits]
+        if predictor is not None and hits:
+            predictions, is_cut = _predictions(predictor, [(question, hit.passage) for hit in hits])
+            candidates = list(map(_with_answer, hits, predictions))
+            are_cut.append(is_cut)
+        self.num_cut += any(are_cut)
+        return Matches(question, more, candidates)
 
 
-def _predictions(predictor: Predictor, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> list[Any]:
+def _predictions(predictor: Predictor, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[list[Any], bool]:
+    """Return the predictions, and whether a text was cut."""
     from bertkit.inference.chunks import read_rows  # imports torch, which takes seconds
     from bertkit.inference.forward import predict_local
 
     read = read_rows(predictor.task, inputs)
     examples = [example for chunk in read.chunks for example in chunk]
-    return predict_local(predictor, read.task, examples, predictor.features(examples))
+    features = predictor.features(examples)
+    return predict_local(predictor, read.task, examples, features), any(feature.num_cut for feature in features)
 
 
 def _with_answer(hit: Hit, prediction: SpanPrediction) -> Candidate:
