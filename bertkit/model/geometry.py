@@ -66,8 +66,11 @@ def equal_lengths(geometry: Geometry, num_heads: int) -> Plan:
 
 
 def without_slack(geometry: Geometry, num_heads: int) -> Plan:
-    """Group neighbouring sequences of equal lengths, in the order of the batch."""
-    return _group_by(lambda pair: pair, geometry, num_heads, geometry.pairs)
+    """Group neighbouring sequences of equal lengths, in the order of the batch; masks that hide nothing are left out."""
+    plan = _group_by(lambda pair: pair, geometry, num_heads, geometry.pairs)
+    for selection in plan.selections:
+        selection.groups[:] = [group.without_needless_mask() for group in selection.groups]
+    return plan
 
 
 def padded(geometry: Geometry, num_heads: int) -> Plan:
@@ -144,8 +147,7 @@ def _equal_group(geometry: Geometry, count: int, length: int, num_keys: int) -> 
     device, pattern = geometry.queries.starts.device, geometry.pattern
     queries, keys = (torch.arange(size, device=device)[None] for size in (length, num_keys))
     mask = on_device(pattern.allowed(length), device)[None, None] if pattern.is_masked else None
-    group = Group((count, length, num_keys), mask, queries, keys, max(length, num_keys) - 1, pattern.is_causal)
-    return group.without_needless_mask()
+    return Group((count, length, num_keys), mask, queries, keys, max(length, num_keys) - 1, pattern.is_causal)
 
 
 def _padded_group(geometry: Geometry, is_query: Tensor, is_key: Tensor, block: Block) -> Group:
