@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import shlex
 import unicodedata
 from collections import Counter
@@ -236,13 +237,19 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:
-    """Warn of labels that differ in capital letters alone, or in their Unicode normal form, for which there is a class each."""
-    by_letters: dict[str, list[str]] = {}
+    """Warn of labels that look the same, or differ in capital letters alone, and for which there is a class each."""
+    by_look: dict[str, list[str]] = {}
     for label in labels:
-        by_letters.setdefault(unicodedata.normalize("NFKC", label).casefold(), []).append(label)
-    several = [named(own, " and ") for own in by_letters.values() if len(own) > 1]
-    same = "differ in capital letters alone, or in how Unicode writes their letters, and are classes of their own; write them alike if they are one"
+        by_look.setdefault(_look(label), []).append(label)
+    several = [named(own, " and ") for own in by_look.values() if len(own) > 1]
+    same = "differ in capital letters alone, in blanks, in zeros before a number, or in how Unicode writes them, and are classes of their own; write them alike if they are one"
     return [f"{name}: labels {listed(several)} {same}"] if several else []
+
+
+def _look(label: str) -> str:
+    """Return a label in small letters, one Unicode normal form and single blanks, without invisible characters and leading zeros."""
+    visible = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
+    return re.sub(r"^0+(?=\d+$)", "", " ".join(visible.casefold().split()))
 
 
 def _gaps(name: str, labels: Sequence[str]) -> list[str]:
