@@ -96,6 +96,7 @@ ROWS: dict[str, Callable[[Path], None]] = {
         },
     ),
     "additional_special_tokens": lambda folder: texts(folder, tokenizer_config=EXTRA),
+    "cleanly decoded": lambda folder: texts(folder, tokenizer_config={"clean_up_tokenization_spaces": True}),
     "split_special_tokens": lambda folder: saved(folder, EXTRA, split_special_tokens=True),
     "a mask that takes the space": lambda folder: texts(
         folder,
@@ -158,6 +159,7 @@ def test_a_published_tokenizer_does_what_transformers_does(name: str, tmp_path: 
     again = transformers.AutoTokenizer.from_pretrained(written)
     assert_alike(ours, again)
     assert sorted(again.all_special_tokens) == sorted(theirs.all_special_tokens)
+    assert again.clean_up_tokenization_spaces == theirs.clean_up_tokenization_spaces
 
 
 @pytest.mark.parametrize("prefix", ["", "Ġ"])

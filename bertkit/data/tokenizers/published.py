@@ -34,7 +34,7 @@ INPUT_NAMES = {  # of `transformers`, for models with and without token types
     False: ["input_ids", "attention_mask"],
 }
 # what is written again beside BERT's own tokenizer
-KEPT = ("model_input_names", "padding_side", "truncation_side")
+KEPT = ("clean_up_tokenization_spaces", "model_input_names", "padding_side", "truncation_side")
 # Whether published vocabularies are lower-cased, by the SHA-256 of vocab.txt, if their tokens do not show it.
 # bert-base-chinese has no upper-case Latin letter. Its tokenizer_config.json on the Hugging Face hub has
 # do_lower_case=false, which is how it is used. (In google-research/bert tokenization.py,

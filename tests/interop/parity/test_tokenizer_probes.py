@@ -17,7 +17,7 @@ from bertkit.interop.load import load_tokenizer
 from bertkit.interop.parity import comparison, tokenizers
 
 # the rows that are BERT's tokenizer, and nothing else
-PLAIN = {"plain", "vocab.txt alone", "a mask that takes the space"}
+PLAIN = {"plain", "vocab.txt alone", "a mask that takes the space", "cleanly decoded"}
 BEYOND = {
     "truncation_side",
     "truncation in tokenizer.json",
