@@ -121,6 +121,20 @@ def test_attention_by_sequence_is_that_of_torch(
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
 
+def test_attention_by_sequence_reads_another_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries of 3, 3 and 5 tokens, keys of 7, 2 and 11, then slack."""
+    monkeypatch.setattr(sequences, "random_mask", lambda shape, prob: (torch.ones(shape, dtype=torch.uint8), 1.0))
+    queries, keys = (Layout.from_lengths(torch.tensor(each), num_slack=2) for each in ([3, 3, 5], [7, 2, 11]))
+    geometry, results = Geometry(queries, keys), []
+    for fast, prob in ((PLAIN, 0.0), (FastWays(own_attention=True), 0.1)):
+        (query,), (_, key, value) = leaves([13])[:1], leaves([22])
+        context = attend_fast(query, key, value, geometry, Weighing(prob, fast))
+        (context * torch.arange(8)).sum().backward()
+        results.append([context.detach(), *(tensor.grad for tensor in (query, key, value))])
+    for plain, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
 def test_gradients_of_attention_by_sequence_are_those_of_the_weights_it_kept() -> None:
     """Beside differences of outputs, with the same elements dropped."""
     layout = Layout.from_lengths(torch.tensor([5, 7, 7, 3, 11, 1]))
