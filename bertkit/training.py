@@ -28,7 +28,7 @@ from typing import Literal, Self
 from bertkit.base.errors import is_silent, named
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
-from bertkit.base.typed_settings import build, refuse, to_mapping
+from bertkit.base.typed_settings import build, refuse
 from bertkit.commands import compose_settings
 from bertkit.data.batches.sampling import DrawnExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
@@ -37,10 +37,11 @@ from bertkit.data.data_config import SegmentsConfig
 from bertkit.functions import Run, take_rows
 from bertkit.interop.hugging_face.directory import packed
 from bertkit.interop.padded import PaddedBert
-from bertkit.jobs.finetuning import FinetuningJob, make_job
+from bertkit.jobs.finetuning import FinetuningJob
+from bertkit.jobs.finetuning_plan import make_job
 from bertkit.jobs.plain import plain_steps
 from bertkit.jobs.pretraining import PretrainingJob
-from bertkit.jobs.pretraining_start import config_of
+from bertkit.jobs.pretraining_plan import config_of
 from bertkit.launch.world import newest_checkpoint, world_from_environment
 from bertkit.model.bert_config import BertShape
 from bertkit.model.heads import BertWithHeads
@@ -49,7 +50,6 @@ from bertkit.run.directory import read_scores, saved_identity
 from bertkit.run.fitting import check_dataset
 from bertkit.run.job import AnyJob, SettingsT
 from bertkit.run.opening import check
-from bertkit.run.resume_rules import identity_of
 from bertkit.run.start import Start, sha256_of
 from bertkit.run.start import new_model as initialised
 from bertkit.run.trainer import run_steps
@@ -342,7 +342,6 @@ def fit(
     made.on(accelerator)
     if place is None:
         return Fit(made, plain_steps(made))
-    made.identity = identity_of(to_mapping(made.settings), made.rules) | made.content
     check(place, made.identity, made.rules, made.settings.resume.allow)
     if world.is_main and isinstance(job, Finetuning) and job.rows.is_dir():
         shutil.copytree(job.rows, place / "rows", dirs_exist_ok=True)

@@ -3,11 +3,12 @@
 Doors:
 
     preparation        a dataset from text, or from its shards
-    pretraining        the job of pretraining, and its plan
-    pretraining_start  the model with which pretraining begins
+    pretraining        the job of pretraining
+    pretraining_plan   its plan, and the model with which it begins
     phases             the sequence length of every step of pretraining
     run_length         the number of steps, and how long they take
-    finetuning         the job of fine-tuning, and its plan
+    finetuning         the job of fine-tuning
+    finetuning_plan    its plan, and the model with which it begins
     together           the job of fine-tuning on several tasks at once, made of their jobs
     checks             what the user's files say before torch is imported
     plain              the training of a job without a directory

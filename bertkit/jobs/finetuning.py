@@ -1,58 +1,41 @@
-"""Fine-tuning: the job, planned from settings, the files of a task, and the model of `model_dir`.
-
-What is `auto` is resolved here, before a file is written; only `run.state.TrainingState` may take over choices, such as the
-micro-batches, from the checkpoint that a run resumes from.
-"""
+"""Fine-tuning: the job, that is the examples of a task, how a step is divided, how the model is scored, and what is left at the end."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
-from bertkit.base.errors import InputError, counted, say
+from bertkit.base.errors import counted
 from bertkit.base.files import sha256_file
-from bertkit.base.typed_settings import to_mapping
 from bertkit.display import console
 from bertkit.display.page import metric_name
 from bertkit.display.report import TASK_CHARTS
 from bertkit.inference.forward import SplitScores, score_split
 from bertkit.inference.frozen import frozen_vectors
 from bertkit.inference.task_model import Predictor
-from bertkit.interop.load import load_tokenizer
-from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs import task_data
 from bertkit.jobs.finetuning_result import Best, results_of
-from bertkit.jobs.finetuning_start import start_finetuning
 from bertkit.jobs.task_data import TaskData
-from bertkit.launch.world import world_from_environment
 from bertkit.model.head.head import LinearHead
 from bertkit.model.label_scale import LabelUnits
-from bertkit.objectives.objective import Objective, make_objective
+from bertkit.objectives.objective import Objective
 from bertkit.run import finished
 from bertkit.run.choices import Choices, make_choices
-from bertkit.run.directory import continued_identity
-from bertkit.run.finished import continued_finetuning
-from bertkit.run.fitting import check_task
 from bertkit.run.job import Due, Evaluation, Job, Order
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.publishing import publish
-from bertkit.run.resume_rules import FINETUNE, identity_of
+from bertkit.run.resume_rules import FINETUNE
 from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
 from bertkit.settings.finetune import BASE_HIDDEN_SIZE, FinetuneSettings
 from bertkit.tasks.batching import Cut, TrainingOrder
-from bertkit.tasks.reading.training_data import TrainingData
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.calibration import Calibration
-from bertkit.tasks.trainable import task_of
-from bertkit.train.accelerator import Accelerator, make_accelerator, ranks_in
+from bertkit.train.accelerator import Accelerator, ranks_in
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
-from bertkit.train.processes import choose_device
 
 
 class FinetuningJob(Job[FinetuneSettings]):
@@ -234,72 +217,3 @@ class FinetuningJob(Job[FinetuneSettings]):
             best = Best(best_step, dev.scores, dev.predictions, by, fitted)
             found = results_of(self.settings, state, self.steps_per_epoch, self.data, best, self.baseline)
             publish(self, state, found.facts, found.result, files=found.files, line=found.line, review=found.review)
-
-
-def plan_finetuning(given: FinetuneSettings, read: TrainingData | None = None) -> FinetuningJob:
-    """Plan a run that is not finished; raises InputError if data, model and settings do not fit together.
-
-    `read` has the examples, if a check has read them already.
-    """
-    settings = continued_finetuning(given)
-    saved, splits_of = (
-        continued_identity(settings, FINETUNE),
-        functools.cache(lambda: finished.splits_of(settings, read)),
-    )
-    choose_device(settings.device)  # fail before reading all the files
-    objective = make_objective(settings.objective, settings.objective_options)
-    return in_directory(make_job(settings, splits_of, objective, is_old=bool(saved) and "label_scale" not in saved))
-
-
-JobT = TypeVar("JobT", bound=FinetuningJob)
-
-
-def in_directory(job: JobT) -> JobT:
-    """Give a job its steps, its directory, its device and its identity."""
-    settings = job.settings
-    job.steps, job.directory = steps_of(job), Path(settings.output_dir)
-    job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
-    job.identity = identity_of(to_mapping(settings), FINETUNE) | job.content
-    return job
-
-
-def make_job(
-    settings: FinetuneSettings, splits_of: Callable[[], TrainingData], objective: Objective, is_old: bool = False
-) -> FinetuningJob:
-    """Make the features of a task, and load the model with the task's head; `is_old` as in `label_units`."""
-    task_of(settings.task).check_metrics()
-    if settings.calibrate:
-        task_of(settings.task).decisions((), ())
-    source = None if settings.model_dir is None else resolve_model_dir(settings.model_dir)
-    tokenizer = load_tokenizer(source) if source is not None else task_data.new_tokenizer(settings, splits_of)
-    tokenizer.max_length = settings.task.max_seq_length  # saved, so that transformers truncates at the same length
-    data = task_data.make_task_data(splits_of(), tokenizer)
-    data.task.check_metrics()
-    if world_from_environment().is_main:
-        say(*tokenizer.notes, *data.describe(settings))
-    units = task_data.label_units(settings, data, is_old)
-    start = start_finetuning(settings, source, tokenizer, data.labels, units)
-    check_task(settings, start.model.config, tokenizer, data.has_pairs)
-    task_data.weigh_labels(settings, data)
-    settings = settings.with_rate(settings.rate_for(start.model.config.hidden_size))
-    settings = settings.with_epochs(settings.epochs_for(len(data.batches)))
-    return FinetuningJob(settings, start, objective, data, units)
-
-
-def steps_of(job: FinetuningJob) -> int:
-    """Return the number of steps in a run; raises InputError if the warm-up or the last batch does not fit."""
-    settings, num_examples, num_processes = job.settings, len(job.data.batches), world_from_environment().size
-    steps = math.ceil(settings.epochs * job.steps_per_epoch)
-    if settings.epochs * num_examples < 1:
-        raise InputError(
-            f"num_epochs={settings.epochs:g} of {num_examples:,} examples is less than one example; raise it"
-        )
-    if settings.warmup_of(steps) > steps:
-        warmup = f"schedule.warmup_steps={settings.schedule.warmup_steps}"
-        raise InputError(f"{warmup} exceeds the {steps} steps of the run; lower it")
-    rest = num_examples % settings.batch.sequences or settings.batch.sequences
-    if rest < num_processes:
-        raise InputError(
-            f"the last batch of an epoch has {counted(rest, 'example')} for {num_processes} processes; change batch.sequences"
-        )
-    return steps

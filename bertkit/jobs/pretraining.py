@@ -1,23 +1,17 @@
-"""Pretraining: the job, planned from settings. Its phases, masks and labels are those of the dataset's examples.
-
-What is `auto` is resolved here, before a file is written; only `run.state.TrainingState` may take over choices, such as the
-micro-batches, from the checkpoint that a run resumes from.
-"""
+"""Pretraining: the job. Its phases, masks and labels are those of the dataset's examples."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.base.typed_settings import to_mapping
 from bertkit.data.batches.sampling import DatasetExamples, ExampleSource
-from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
+from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.display import console
 from bertkit.display.report import CHARTS
 from bertkit.inference.forward import with_perplexity
@@ -25,20 +19,17 @@ from bertkit.inference.held_out_losses import HeldOut, held_out_of
 from bertkit.inference.samples import held_out_samples
 from bertkit.interop.exports.card import pretraining_facts
 from bertkit.jobs.phases import LengthPhases, Phase, choose_micro_sequences, lengths_of, make_phases
-from bertkit.jobs.pretraining_start import objective_of, start_pretraining
-from bertkit.jobs.run_length import RunLength, branch_step, choose_steps, largest_batches
-from bertkit.launch.world import world_from_environment
-from bertkit.objectives.objective import Objective, make_objective
+from bertkit.jobs.run_length import RunLength, branch_step, largest_batches
+from bertkit.objectives.objective import Objective
 from bertkit.run.choices import Choices, make_choices
-from bertkit.run.finished import continued_pretraining, examples_of
 from bertkit.run.job import Due, Evaluation, Job
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.publishing import publish
-from bertkit.run.resume_rules import PRETRAIN, identity_of
+from bertkit.run.resume_rules import PRETRAIN
 from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.accelerator import Accelerator, make_accelerator, ranks_in
+from bertkit.train.accelerator import Accelerator, ranks_in
 from bertkit.train.checkpoint_writer import CheckpointWriter
 from bertkit.train.micro_batches import micro_batch_ranges
 
@@ -209,28 +200,3 @@ class PretrainingJob(Job[PretrainSettings]):
         text = self.dataset.manifest["corpus"]["description"]
         facts = pretraining_facts(to_mapping(self.settings), text, result, self.settings.model_dir)
         publish(self, state, facts, result, line=line, samples=samples)
-
-
-def plan_pretraining(given: PretrainSettings) -> PretrainingJob:
-    """Plan a run that is not finished; raises InputError if data, model and settings do not fit together."""
-    continued = continued_pretraining(given)
-    given, known = continued.given, continued.known
-    dataset, objective = open_prepared(Path(given.data_dir)), objective_of(given)
-    examples = examples_of(dataset, given, objective == "next_token" or given.predicts_next_token)
-    masking = examples.masking or given.masking
-    settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
-    check_usable(dataset)
-    made = make_objective(settings.objective, settings.objective_options)
-    refuse(
-        masking.has("by_words")
-        and not dataset.tokenizer.facts.borders.continues.any()
-        and f"masking={masking.kind}: the vocabulary of {given.data_dir} does not mark where a word goes on; use masking=bert"
-    )
-    job = PretrainingJob(settings, start_pretraining(settings, dataset), made, dataset, examples)
-    job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
-    job.length = choose_steps(settings, examples, job.start.trained, job.accelerator, job.choices, made)
-    job.steps, job.directory = job.length.steps, Path(settings.output_dir)
-    job.settings = settings.with_steps(job.steps)
-    job.identity = identity_of(to_mapping(given), PRETRAIN) | continued.own | {"steps": job.steps} | job.content
-    job.resume_after(continued.saved)
-    return job

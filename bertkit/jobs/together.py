@@ -26,7 +26,8 @@ from bertkit.base.typed_settings import to_mapping
 from bertkit.display.report import write_report
 from bertkit.inference.forward import SplitScores
 from bertkit.jobs import task_data
-from bertkit.jobs.finetuning import FinetuningJob, in_directory, make_job
+from bertkit.jobs.finetuning import FinetuningJob
+from bertkit.jobs.finetuning_plan import in_directory, make_job
 from bertkit.jobs.finetuning_result import Best, results_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
@@ -39,7 +40,6 @@ from bertkit.run.directory import RESULT
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.opening import check, write_identity
 from bertkit.run.publishing import write_files
-from bertkit.run.resume_rules import identity_of
 from bertkit.run.state import TrainingState
 from bertkit.run.trainer import run_steps
 from bertkit.settings.finetune import FinetuneSettings
@@ -203,7 +203,6 @@ def plan_together(runs: Sequence[FinetuneSettings], directory: Path) -> Together
         raise InputError(f"{units[0]}: numbers without a stated range are not learned together with other tasks")
     job = in_directory(TogetherJob(members, directory))
     for member in members.values():
-        member.identity = identity_of(to_mapping(member.settings), member.rules) | member.content
         check(Path(member.settings.output_dir), member.identity, member.rules, member.settings.resume.allow)
     return job
 

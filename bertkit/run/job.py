@@ -18,13 +18,14 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import nn
 
+from bertkit.base.typed_settings import to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display.report import Curves
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.objective import Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
-from bertkit.run.resume_rules import Rules, RunSettings
+from bertkit.run.resume_rules import Rules, RunSettings, identity_of
 from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
 from bertkit.train.accelerator import Accelerator
@@ -81,7 +82,6 @@ class Job(ABC, Generic[SettingsT]):
     steps: int
     # in a directory
     directory: Path | None = None
-    identity: dict[str, object]  # the settings that are not free to change, and hashes of data and starting weights
     most_steps: int | None = None  # of the checkpoint from which a run resumes, if it was shorter before
 
     def __init__(self, settings: SettingsT, start: Start, objective: Objective) -> None:
@@ -135,6 +135,11 @@ class Job(ABC, Generic[SettingsT]):
     def patience(self) -> int | None:
         """The number of evaluations without a better score after which a run ends; None for no limit."""
         return None
+
+    @functools.cached_property
+    def identity(self) -> dict[str, object]:
+        """The settings that are not free to change, and the hashes of data and starting weights."""
+        return identity_of(to_mapping(self.settings), self.rules) | self.content
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@
 2. Train the job in its directory; at the end of every epoch it scores the dev rows, and the weights with the best score are kept.
 """
 
-from bertkit.jobs.finetuning import plan_finetuning
+from bertkit.jobs.finetuning_plan import plan_finetuning
 from bertkit.run.trainer import run_steps
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.reading.training_data import TrainingData

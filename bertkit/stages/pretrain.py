@@ -4,7 +4,7 @@
 2. Train the job in its directory: a new one, or one with the same run, which resumes from its newest valid checkpoint.
 """
 
-from bertkit.jobs.pretraining import plan_pretraining
+from bertkit.jobs.pretraining_plan import plan_pretraining
 from bertkit.run.trainer import run_steps
 from bertkit.settings.pretrain import PretrainSettings
 

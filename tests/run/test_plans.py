@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bertkit.base.typed_settings import build
-from bertkit.jobs.pretraining import plan_pretraining
+from bertkit.jobs.pretraining_plan import plan_pretraining
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.settings.reading.compose import compose
 

@@ -1,4 +1,8 @@
-"""The start of pretraining: a new model, or the model of `model_dir`, perhaps with the moments of its optimizer."""
+"""Pretraining, planned from settings: a new model, or the model of `model_dir`, perhaps with the moments of its optimizer.
+
+What is `auto` is resolved here, before a file is written; only `run.state.TrainingState` may take over choices, such as the
+micro-batches, from the checkpoint that a run resumes from.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -7,27 +11,58 @@ import torch
 from torch import Tensor
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.typed_settings import at, refuse
+from bertkit.base.typed_settings import at, refuse, to_mapping
 from bertkit.data.batches.controls import token_counts
-from bertkit.data.corpus.prepared import PreparedDataset
+from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
 from bertkit.data.corpus.tokenizer import VocabFacts
 from bertkit.interop.hugging_face.config_json import completed, read_config, require_class
 from bertkit.interop.load import load_directory
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs.phases import lengths_of
+from bertkit.jobs.pretraining import PretrainingJob
+from bertkit.jobs.run_length import choose_steps
 from bertkit.launch.world import world_from_environment
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.head.head import MaskedLMHead
 from bertkit.model.heads import BertWithHeads
+from bertkit.objectives.objective import make_objective
 from bertkit.run.directory import read_manifest, run_of
+from bertkit.run.finished import continued_pretraining, examples_of
 from bertkit.run.fitting import check_dataset
 from bertkit.run.memory_plan import check_size
+from bertkit.run.resume_rules import PRETRAIN, identity_of
 from bertkit.run.start import Start, new_model
 from bertkit.run.start_weights import sha256_of_start
 from bertkit.settings.pretrain import PretrainSettings
 from bertkit.train import checkpoint, checkpoint_files
+from bertkit.train.accelerator import make_accelerator
 from bertkit.train.optimizer import MOMENTS
 from bertkit.train.processes import choose_device
+
+
+def plan_pretraining(given: PretrainSettings) -> PretrainingJob:
+    """Plan a run that is not finished; raises InputError if data, model and settings do not fit together."""
+    continued = continued_pretraining(given)
+    given, known = continued.given, continued.known
+    dataset, objective = open_prepared(Path(given.data_dir)), objective_of(given)
+    examples = examples_of(dataset, given, objective == "next_token" or given.predicts_next_token)
+    masking = examples.masking or given.masking
+    settings = dataclasses.replace(known, objective=objective, segments=examples.segments, masking=masking)
+    check_usable(dataset)
+    made = make_objective(settings.objective, settings.objective_options)
+    refuse(
+        masking.has("by_words")
+        and not dataset.tokenizer.facts.borders.continues.any()
+        and f"masking={masking.kind}: the vocabulary of {given.data_dir} does not mark where a word goes on; use masking=bert"
+    )
+    job = PretrainingJob(settings, start_pretraining(settings, dataset), made, dataset, examples)
+    job.on(make_accelerator(settings.device, world_from_environment().size, settings.launch.hang_timeout_seconds))
+    job.length = choose_steps(settings, examples, job.start.trained, job.accelerator, job.choices, made)
+    job.steps, job.directory = job.length.steps, Path(settings.output_dir)
+    job.settings = settings.with_steps(job.steps)
+    job.identity = identity_of(to_mapping(given), PRETRAIN) | continued.own | {"steps": job.steps} | job.content
+    job.resume_after(continued.saved)
+    return job
 
 
 def start_pretraining(settings: PretrainSettings, dataset: PreparedDataset) -> Start:
