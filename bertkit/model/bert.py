@@ -48,6 +48,11 @@ def make_norm(config: BertConfig, size: int | None = None) -> nn.Module:
     return norm
 
 
+def make_final_norm(config: BertConfig) -> nn.Module:
+    """Make the norm after the last layer, which norms before the sublayers need."""
+    return make_norm(config) if config.norm.placement == "pre" else nn.Identity()
+
+
 class Embeddings(nn.Module):
     """Token + position + segment embedding (Devlin et al. 2019, figure 2), LayerNorm, dropout.
 
@@ -76,12 +81,12 @@ class Embeddings(nn.Module):
             config.projects_first,
             config.embedding_dropout_prob,
         )
-        self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else None
+        self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else nn.Identity()
         has_norm = is_bert and config.norm.of_embeddings
-        self.norm = make_norm(config, config.hidden_size if is_first else size) if has_norm else None
+        self.norm = make_norm(config, config.hidden_size if is_first else size) if has_norm else nn.Identity()
         self.is_post_norm = is_bert and config.norm.placement == "post"
         self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
-        self.projection = Linear(size, config.hidden_size) if has_map and not is_first else None
+        self.projection = Linear(size, config.hidden_size) if has_map and not is_first else nn.Identity()
 
     @property
     def positions(self) -> slots.Positions:
@@ -101,9 +106,7 @@ class Embeddings(nn.Module):
         hidden = self.positions.embed(hidden, position_ids)
         if self.task is not None:
             hidden = hidden + self.task.weight[0]  # a task's number is 0 (Sun et al. 2020, ERNIE 2.0, section 3.3)
-        hidden = hidden if self.first_projection is None else self.first_projection(hidden)
-        hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
-        hidden = hidden if self.projection is None else self.projection(hidden)
+        hidden = self.projection(self.dropout(self.norm(self.first_projection(hidden))))
         return halved(hidden, self.fast) if self.is_post_norm else hidden
 
 
@@ -256,7 +259,7 @@ class Encoder(nn.Module):
         first = EncoderLayer if config.convolution is None else ConvolvedLayer
         layers = [(EncoderLayer if number else first)(config, number, shared) for number in own]
         self.layers = nn.ModuleList(layers * (len(numbers) // len(own)))
-        self.norm = make_norm(config) if config.norm.placement == "pre" else None
+        self.norm = make_final_norm(config)
 
     def forward(
         self,
@@ -275,8 +278,7 @@ class Encoder(nn.Module):
             geometry = Geometry(queries, layout, pattern.over(layout), is_whole=attentions is not None)
             output = layer(hidden_states[-1], geometry, attentions, rows)
             hidden_states = [*hidden_states, output] if output_hidden_states else [output]
-        if self.norm is not None:
-            hidden_states[-1] = self.norm(hidden_states[-1])
+        hidden_states[-1] = self.norm(hidden_states[-1])
         return hidden_states
 
 

@@ -25,7 +25,7 @@ from bertkit.kernels.layout import Group, Layout
 from bertkit.kernels.linear import Dropout, TiedLinear
 from bertkit.model.attention import MultiHeadAttention, attend_by_kernel
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_norm
+from bertkit.model.bert import Bert, Embeddings, EncoderLayer, make_final_norm, make_norm
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.patterns import CAUSAL
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
             DecoderLayer(config, number, layer if is_shared and isinstance(layer, EncoderLayer) else None)
             for number, layer in enumerate(encoder.encoder.layers)
         )
-        self.norm = make_norm(config) if config.norm.placement == "pre" else None
+        self.norm = make_final_norm(config)
         self.score = TiedLinear() if score is None else score
 
     def forward(
@@ -171,5 +171,4 @@ class Decoder(nn.Module):
         return self._logits(hidden)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        hidden = hidden if self.norm is None else self.norm(hidden)
-        return self.score(hidden, self.embeddings.token.weight)  # type: ignore[no-any-return]
+        return self.score(self.norm(hidden), self.embeddings.token.weight)  # type: ignore[no-any-return]
