@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
-from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, nearest, say
+from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, in_one_line, nearest, say
 from bertkit.base.memory import collect_garbage
 from bertkit.base.processors import check_precision, in_command
 from bertkit.base.typed_settings import refuse
@@ -308,7 +308,7 @@ def _known(error: BaseException, place: str) -> errors.BertkitError | None:
     from bertkit.base.memory import OUT_OF_MEMORY, is_out_of_memory
 
     if is_out_of_memory(error):
-        return InputError(f"{OUT_OF_MEMORY} ({' '.join(str(error).split()) or 'MemoryError'})")
+        return InputError(f"{OUT_OF_MEMORY} ({in_one_line(error)})")
     if world.is_lost_peer(error) and world.world_from_environment().size > 1:
         return errors.PeerError(f"{world.LOST} ({_message(error)})")
     if is_disk_error(error):

@@ -18,7 +18,6 @@ import hashlib
 import inspect
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -33,7 +32,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bertkit
-from bertkit.base.errors import InputError, counted, is_missing, is_silent, nearest, say
+from bertkit.base.errors import InputError, counted, is_missing, is_silent, nearest, warn
 from bertkit.base.text_files import JsonObject, JsonValue, control_character
 from bertkit.functions import Page
 from bertkit.settings.reading.hints import setting_of_option
@@ -194,7 +193,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         missing = [number for number, own in enumerate(texts) if any(map(is_missing, own))]
         if missing and reset:  # of the others the predictor says it
             many = f"{counted(len(missing), 'text')} missing, the first X[{missing[0]}]; treated as empty"
-            say(f"warning: {many}", file=sys.stderr)
+            warn(many)
         texts = [tuple("" if is_missing(text) else text for text in own) for own in texts]
         if reset:
             self.num_texts_ = 2 if texts and len(texts[0]) == 2 else 1

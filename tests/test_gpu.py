@@ -79,7 +79,7 @@ class Trained:
         config = OptimizerConfig("adamw", 1e-3, 0.9, 0.999, 1e-6, 0.01, False, 1.0)
         self.optimizer = AdamW(parameter_groups(self.model, 0.01), config)
         self.precision = precision
-        self.loss_scale = LossScale(self.accelerator.device) if precision == "fp16" else None
+        self.loss_scale = LossScale.of(precision, self.accelerator.device)
 
     def step(self, step: int, batch: Any) -> StepReport:
         return self.steps(step, [(0, batch)])

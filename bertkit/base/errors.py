@@ -45,6 +45,11 @@ def in_brief(message: object) -> str:
     return text if len(text) <= MAX_LENGTH else f"{text[:220]} ... {text[220 + 5 - MAX_LENGTH :]}"
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return the message of an error of another library, without line feeds; its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
@@ -132,6 +137,11 @@ def say(*lines: object, file: TextIO | None = None) -> None:
     except OSError as error:
         error.filename = error.filename or "standard output"
         raise
+
+
+def warn(*lines: object) -> None:
+    """Print warnings, each in a line, on standard error."""
+    say(*(f"warning: {line}" for line in lines), file=sys.stderr)
 
 
 def install_extra(extra: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from bertkit.base.annotations import kind_of
 from bertkit.base.errors import InputError
 from bertkit.base.problems import Place, PlaceInFile
-from bertkit.base.text_files import JsonObject, JsonValue, parse_yaml
+from bertkit.base.text_files import JsonObject, JsonValue, parse_yaml, read_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -86,6 +86,11 @@ def checked(kind: type[T], content: object, where: Path | str, advice: str = "re
     value = _read(kind, content, PlaceInFile("", problems))
     refuse([f"{where}: {problem.replace('of settings', 'of values')}; {advice}" for problem in problems[:1]])
     return value
+
+
+def read_object(path: Path) -> JsonObject:
+    """Read a JSON file that holds an object; {} if there is no such file."""
+    return checked(JsonObject, read_json(path), path) if path.is_file() else {}
 
 
 def _read(schema: type[T], value: object, place: Place) -> T:

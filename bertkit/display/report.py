@@ -158,16 +158,18 @@ def _headline(last: JsonObject, baselines: Mapping[str, float]) -> str:
 
 
 def _chart(rows: list[JsonObject], curves: Curves, constants: JsonObject) -> Figure | None:
-    lines = [
-        (label, [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])])
-        for key, label in curves.series
-    ]
+    lines = [(label, _points(rows, key)) for key, label in curves.series]
     key, name = curves.baseline or ("", "")
     compared = (name, constants[key]) if key in constants else None
     return line_chart(curves.title, lines, compared, x_name="step", is_noisy=curves.is_noisy)
 
 
 Rows = Sequence[JsonObject]  # the rows of metrics.jsonl
+
+
+def _points(rows: Rows, key: str) -> list[tuple[float, float]]:
+    """Return (step, value) of the rows with a finite value."""
+    return [(row["step"], row[key]) for row in rows if key in row and math.isfinite(row[key])]
 
 
 def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]]) -> Table:
@@ -214,9 +216,8 @@ def _mean_curve(seeds: Sequence[Rows], key: str) -> list[tuple[float, float]]:
     """Return (step, value) points; a value is the mean over the seeds that logged it."""
     at_step: dict[float, list[float]] = defaultdict(list)
     for rows in seeds:
-        for row in rows:
-            if key in row and math.isfinite(row[key]):
-                at_step[row["step"]].append(row[key])
+        for step, value in _points(rows, key):
+            at_step[step].append(value)
     return [(step, statistics.fmean(values)) for step, values in sorted(at_step.items())]
 
 

@@ -5,7 +5,6 @@ Texts are sorted by length and packed, so nothing is computed on padding.
 
 import dataclasses
 import re
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertkit.base.batch import Batch
-from bertkit.base.errors import InputError, counted, is_missing, named, not_text, say
+from bertkit.base.errors import InputError, counted, is_missing, named, not_text, warn
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build, refuse
@@ -197,8 +196,7 @@ def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
     """
     texts = _texts_of(inputs, column)
     if missing := [number for number, text in enumerate(texts) if is_missing(text)]:
-        many = f"{counted(len(missing), 'text')} missing, the first texts[{missing[0]}]; treated as empty"
-        say(f"warning: {many}", file=sys.stderr)
+        warn(f"{counted(len(missing), 'text')} missing, the first texts[{missing[0]}]; treated as empty")
     return ["" if is_missing(text) else text for text in texts] if missing else texts
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.base.errors import InputError, named, say
+from bertkit.base.errors import InputError, named, warn
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build
@@ -123,7 +122,7 @@ class LoadedPredictor:
         for read in read_inputs(self._predictor, inputs):
             rows += read.task.rows(read.examples, read.features, self._predict(read))
             warnings = [*read.warnings]
-        say(*(f"warning: {line}" for line in warnings), file=sys.stderr)
+        warn(*warnings)
         return rows
 
     def _predict(self, read: ReadInputs) -> list[object]:

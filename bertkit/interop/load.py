@@ -1,7 +1,6 @@
 """Load a model and its tokenizer from any model directory."""
 
 import dataclasses
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError, counted, say
+from bertkit.base.errors import InputError, counted, warn
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
 from bertkit.base.typed_settings import refuse
@@ -83,7 +82,7 @@ def load_model(model_dir: str | Path, heads: Sequence[str] | None = None) -> Pad
     try:
         check_precision("bf16", "auto")  # whoever loads it may compute in bfloat16
     except InputError as error:
-        say(f"warning: {error}", file=sys.stderr)
+        warn(error)
     return PaddedBert(model).eval()
 
 

@@ -139,7 +139,7 @@ class FinetuningJob(Job[FinetuneSettings]):
 
     def lines(self, state: TrainingState) -> list[str]:
         """Describe frozen parameters, epochs and learning rate."""
-        settings, num_trained = self.settings, sum(parameter.numel() for parameter in state.names)
+        settings = self.settings
         rate = f"{settings.optimizer.peak:g} after {counted(self.warmup_steps, 'step')} of warm-up"
         published, width = settings.task.recipe.peak_learning_rate, self.model.config.hidden_size
         if settings.optimizer.peak == settings.rate_for(width) != published:
@@ -149,7 +149,7 @@ class FinetuningJob(Job[FinetuneSettings]):
             few = published_epochs * self.steps_per_epoch
             longer = f" (the published {published_epochs} would be {counted(few, 'step')}, too few)"
         return [
-            *filter(None, [settings.frozen_line(num_trained)]),
+            *filter(None, [settings.frozen_line(state.num_trained)]),
             f"{counted(self.steps_per_epoch, 'step')} an epoch, {counted(settings.epochs, 'epoch')}{longer}; up to "
             f"{counted(settings.batch.sequences, 'example')} a step; learning rate {rate}",
         ]

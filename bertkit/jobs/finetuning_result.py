@@ -13,6 +13,7 @@ from bertkit.display.console import duration
 from bertkit.display.page import metric_name
 from bertkit.interop.exports.card import CardFacts, finetuning_facts
 from bertkit.jobs.task_data import MIN_UNKNOWN, TaskData
+from bertkit.model.heads import num_parameters
 from bertkit.run.state import TrainingState
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.scoring.baseline import GAIN, LINEAR, Baseline
@@ -119,12 +120,11 @@ def _facts_of_task(
         f"{name}: {split.coverage.num_truncated:,} of {len(split.source.examples):,} examples"
         for name, split in (("train", data.train), ("dev", data.dev))
     ]
-    size = sum(parameter.numel() for parameter in state.bare_model.parameters())
-    trained = sum(parameter.numel() for parameter in state.names)
+    size = num_parameters(state.bare_model.parameters())
     resumed = f", from step {state.first_step:,} on" if state.first_step else ""
     return {
         "started from": settings.model_dir or "a new model",
-        "parameters": f"{size:,}, of which {trained:,} are trained",
+        "parameters": f"{size:,}, of which {state.num_trained:,} are trained",
         "time": f"{duration(time.monotonic() - state.started_at)}{resumed}",
         "steps": f"{state.last_step:,}; the best: {best_step:,}, after {counted(best_epoch, 'epoch')}",
         "learning rate": f"{settings.optimizer.peak:g}, after {counted(settings.warmup_of(state.last_step), 'step')} of warm-up",

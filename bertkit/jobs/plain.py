@@ -28,7 +28,7 @@ def plain_steps(job: AnyJob) -> Iterator[StepReport]:
         prepared,
         make_optimizer(groups, settings.optimizer),
         functools.partial(job.objective.losses, precision=settings.precision),
-        LossScale(accelerator.device) if settings.precision == "fp16" else None,
+        LossScale.of(settings.precision, accelerator.device),
         job.choices.num_parts,
         job.objective.counts,
     )

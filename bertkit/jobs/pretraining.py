@@ -100,7 +100,7 @@ class PretrainingJob(Job[PretrainSettings]):
         """Describe the phase and the length of the run, and what is frozen."""
         lines = self.order.lines(self.examples, self.steps, state.first_step)
         lines += [] if self.length is None else self.length.lines(self.order, state.first_step)
-        if frozen := self.settings.frozen_line(sum(parameter.numel() for parameter in state.names)):
+        if frozen := self.settings.frozen_line(state.num_trained):
             lines.append(frozen)
         if self.tokenizer.rules == "google":
             lines.append("tokenized by Google's rules; the tokenizer of the exported model follows Hugging Face's")

@@ -17,7 +17,7 @@ from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.display.console import duration
 from bertkit.jobs.phases import LengthPhases, lengths_of
 from bertkit.kernels.fast import FastWays
-from bertkit.model.heads import BertWithHeads, Trained, bare
+from bertkit.model.heads import BertWithHeads, Trained, bare, num_parameters
 from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
@@ -105,8 +105,7 @@ def _steps_of(num_epochs: float, settings: PretrainSettings, examples: DatasetEx
 
 
 def _may_be_long(settings: PretrainSettings, steps: int, model: Trained) -> bool:
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    operations = 6 * num_parameters * max(lengths_of(settings)) * settings.batch.sequences * steps
+    operations = 6 * num_parameters(model.parameters()) * max(lengths_of(settings)) * settings.batch.sequences * steps
     return operations > MOST_SECONDS * SLOW_CPU
 
 

@@ -5,7 +5,7 @@ Axes: as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,11 @@ class Accompanied(nn.Module):
 
 
 Trained = BertWithHeads | Accompanied
+
+
+def num_parameters(parameters: Iterable[Tensor]) -> int:
+    """Return how many numbers some parameters hold."""
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def own_name(name: str) -> str:

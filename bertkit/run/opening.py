@@ -34,6 +34,7 @@ from bertkit.base.typed_settings import differences, dotted_keys, refuse, to_map
 from bertkit.display import console
 from bertkit.interop.hugging_face.config_json import not_in_transformers
 from bertkit.launch.world import command_line, newest_checkpoint, world_from_environment
+from bertkit.model.heads import num_parameters
 from bertkit.run import directory as run_directory
 from bertkit.run import resume_rules
 from bertkit.run.directory import FILES_OF_A_RUN, FOLDERS_OF_A_RUN, RESULT, Changed, Manifest
@@ -265,7 +266,7 @@ def announce(job: AnyJob, state: TrainingState) -> None:
     if not accelerator.is_main_process:
         return
     config, device, num_processes = model.config, accelerator.device.type, accelerator.num_processes
-    size = sum(parameter.numel() for parameter in model.parameters())
+    size = num_parameters(model.parameters())
     how = f"{settings.precision} on {device}, {counted(num_processes, 'process')}"
     say(console.model_line(size, config.num_hidden_layers, config.hidden_size, list(model.heads), how))
     if own := not_in_transformers(model):

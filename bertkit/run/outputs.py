@@ -122,8 +122,10 @@ def partial_output(file: Any) -> str | None:
 def check_outputs(output: str, source: str | None, overwrite: bool, beside: Sequence[Path] = ()) -> None:
     """Raise InputError if an output overwrites the input `source`, a run's own file, or, without `overwrite`, another file.
 
-    `beside` lists further files that are written together with the output.
+    `beside` lists further files that are written together with the output. Standard output, "-", overwrites nothing.
     """
+    if output == "-":
+        return
     path = Path(output)
     in_run = run_of(path.parent) == path.parent.resolve()
     for target in (path, *beside):

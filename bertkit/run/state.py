@@ -14,7 +14,7 @@ from bertkit.base.tensor_files import read_tensors
 from bertkit.base.typed_settings import IF_SET, checked, to_mapping
 from bertkit.interop.hugging_face import directory as hugging_face
 from bertkit.kernels.fast import NAMES, FastWays
-from bertkit.model.heads import own_name
+from bertkit.model.heads import num_parameters, own_name
 from bertkit.model.label_scale import in_own_units
 from bertkit.model.layers import compile_layers, freeze_below, recompute_layers
 from bertkit.run.choices import Choices
@@ -76,7 +76,7 @@ class TrainingState:
         self.writer = CheckpointWriter(self.directory, settings.checkpoint, self.ranks)
         self.choices = self.ranks.on_first(lambda: choices)
         self.platform = self.ranks.on_first(lambda: current_platform(accelerator))
-        self.loss_scale = LossScale(accelerator.device) if settings.precision == "fp16" else None
+        self.loss_scale = LossScale.of(settings.precision, accelerator.device)
         newest = self._newest(most_steps)
         num_updates = 0 if newest is None else self._resume(newest)
         self._compute_as_chosen(start.frozen_depth)
@@ -178,6 +178,11 @@ class TrainingState:
         _require_same_tensors(directory, saved, own)
         for name, tensor in own.items():
             tensor.copy_(saved[name])
+
+    @property
+    def num_trained(self) -> int:
+        """The number of trained parameters."""
+        return num_parameters(self.names)
 
     def learner(self, losses: Losses, counts: Counts) -> Learner:
         """Return the model with its optimizer, to be trained with these losses."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, listed, say
 from bertkit.base.text_files import JsonObject
 from bertkit.display.page import Table
 from bertkit.display.report import comparison_page, is_comparison, scores_table
@@ -137,10 +137,9 @@ def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
         f"{name} ({' and '.join(f'{value:.6g}' if isinstance(value, float) else str(value) for value in pair)})"
         for name, pair in values.items()
     ]
-    more = f" and {len(shown) - MAX_VALUES} more" if len(shown) > MAX_VALUES else ""
     lines = [
         f"{first} and {second} diverge at step {divergence.step:,}{same}",
-        f"different values there: {', '.join(shown[:MAX_VALUES])}{more}",
+        f"different values there: {listed(shown, ', ', MAX_VALUES)}",
     ]
     if "batch" in values:
         lines.append("the examples of this step differ")

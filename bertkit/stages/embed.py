@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError, counted, say
+from bertkit.base.errors import InputError, counted, say, warn
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.embedding import Embedder, open_embedder, texts_of
 from bertkit.inference.task_model import task_of_texts
@@ -35,8 +35,7 @@ def values(settings: EmbedSettings, inputs: object = None) -> Vectors:
 def run(settings: EmbedSettings, inputs: object = None) -> None:
     """Embed texts from Python, or else those of `settings`; an error keeps the vectors before it in the partial output."""
     to_file = settings.output != "-"
-    if to_file:
-        check_outputs(settings.output, settings.input, settings.overwrite)
+    check_outputs(settings.output, settings.input, settings.overwrite)
     embed = open_embedder(settings)
     compute = functools.partial(_embedded, embed)
     with (
@@ -81,11 +80,11 @@ def _opened_texts(settings: EmbedSettings, inputs: object) -> Iterator[Inputs]:
 
 def _warn(settings: EmbedSettings, source: Inputs, embed: Embedder, num_texts: int, num_cut: int) -> None:
     """Print warnings about the rows, an empty input, and texts that were cut."""
-    say(*(f"warning: {line}" for line in source.warnings), file=sys.stderr)
+    warn(*source.warnings)
     if not num_texts:
-        say(f"warning: input={settings.input} has no texts; there is nothing to embed", file=sys.stderr)
+        warn(f"input={settings.input} has no texts; there is nothing to embed")
     if num_cut:
-        say(f"warning: {embed.cut_warning(num_cut, num_texts)}", file=sys.stderr)
+        warn(embed.cut_warning(num_cut, num_texts))
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from bertkit.apps.retrieval.encoders import PassageEncoder
 from bertkit.apps.retrieval.library import Library
 from bertkit.apps.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
 from bertkit.apps.retrieval.passages import LibraryDocument, document_of, document_of_text
-from bertkit.base.errors import InputError, counted, say
+from bertkit.base.errors import InputError, counted, say, warn
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
@@ -86,7 +85,7 @@ def _add_vectors(library: LibraryWriter, encoder: PassageEncoder, num_passages: 
             num_done += len(block)
             progress.advance(num_done)
     if encoder.num_cut:
-        say(f"warning: {encoder.embedder.cut_warning(encoder.num_cut, num_passages)}", file=sys.stderr)
+        warn(encoder.embedder.cut_warning(encoder.num_cut, num_passages))
 
 
 def _with_progress(source: _IndexedFile, corpus: Corpus, progress: Progress) -> Iterator[LibraryDocument]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from bertkit.base import plugins
-from bertkit.base.errors import counted, say
+from bertkit.base.errors import counted, say, warn
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.forward import predict_local, with_features
 from bertkit.inference.predictor import open_predictor
@@ -40,10 +40,8 @@ def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
 def run(settings: PredictSettings, inputs: object = None) -> None:
     """Predict rows from Python, or else those of `settings`; an error keeps the predictions before it in the partial output."""
     to_file = settings.output != "-"
-    if to_file:
-        # without `overwrite`, an existing output is not replaced, but compared
-        replaces = settings.overwrite or has_content(Path(settings.output))
-        check_outputs(settings.output, settings.input, replaces)
+    # without `overwrite`, an existing output is not replaced, but compared
+    check_outputs(settings.output, settings.input, settings.overwrite or has_content(Path(settings.output)))
     predictor = open_predictor(settings, settings.top_k)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(opened_examples(predictor.task, settings, inputs, settings.carry_input))
@@ -78,10 +76,10 @@ def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
 def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:
     """Print warnings about an empty input, its rows, and truncated examples."""
     if not num_written:
-        say(f"warning: input={settings.input} has no examples; there is nothing to predict", file=sys.stderr)
-    say(*(f"warning: {line}" for line in source.warnings), file=sys.stderr)
+        warn(f"input={settings.input} has no examples; there is nothing to predict")
+    warn(*source.warnings)
     if num_truncated:
-        say(f"warning: {source.task.truncated(num_truncated, num_written)}", file=sys.stderr)
+        warn(source.task.truncated(num_truncated, num_written))
 
 
 class _PredictionOutput:

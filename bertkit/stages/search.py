@@ -33,8 +33,7 @@ def values(settings: SearchSettings, inputs: object = None) -> list[JsonObject]:
 def run(settings: SearchSettings, inputs: object = None) -> None:
     """Search the library, write the answers, and print them or their metrics."""
     to_file, output_format = settings.output != "-", _format_of(settings)
-    if to_file:
-        check_outputs(settings.output, settings.input, settings.overwrite)
+    check_outputs(settings.output, settings.input, settings.overwrite)
     searcher = open_searcher(settings)
     if settings.question is not None:
         answer = answer_of(settings, searcher, settings.question)

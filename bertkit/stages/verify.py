@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bertkit.base.errors import ParityError, StorageError, say
+from bertkit.base.errors import ParityError, StorageError, listed, say
 from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject
 from bertkit.interop.model_dir import resolve_model_dir
@@ -59,6 +59,5 @@ def _kept(settings: VerifySettings) -> list[Path]:
 
 def _summary(result: JsonObject) -> list[str]:
     changed = result["changed_since_certified"]
-    more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-    lines = [f"changed since it was certified: {', '.join(changed[:4])}{more}"] if changed else []
+    lines = [f"changed since it was certified: {listed(changed, ', ', 4)}"] if changed else []
     return [*certificate.summary_of(result).split("\n"), *lines]

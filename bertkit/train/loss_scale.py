@@ -21,6 +21,11 @@ class LossScale:
         self.factor = torch.tensor(FIRST, device=device)
         self._num_good = torch.zeros((), dtype=torch.int32, device=device)
 
+    @classmethod
+    def of(cls, precision: str, device: torch.device) -> "LossScale | None":
+        """Return what a precision needs: only float16 has a factor."""
+        return cls(device) if precision == "fp16" else None
+
     def update(self, found_inf: Tensor) -> None:
         """Halve the factor if `found_inf`, a tensor on the device, is 1; if it is 0, count a good step."""
         torch._amp_update_scale_(self.factor, self._num_good, found_inf, GROWTH, BACKOFF, GOOD_STEPS)

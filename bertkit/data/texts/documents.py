@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, in_one_line
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
@@ -140,7 +140,7 @@ class HubDataset(Corpus):
             name = self.config.path if isinstance(self.config.path, str) else None
             return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
         except Exception as error:
-            reason = " ".join(str(error).split())
+            reason = in_one_line(error)
             raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertkit.base.blocks import packing_of
-from bertkit.base.errors import InputError, check_distinct
+from bertkit.base.errors import InputError, check_distinct, in_one_line
 from bertkit.base.text_files import parse_json
 from bertkit.base.typed_settings import at
 
@@ -29,7 +29,7 @@ def _reading(path: Path, format: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_one_line(error)
         way_out = "unpack it" if packing_of(path, b"") else "restore the file"
         raise InputError(f"{path}: not readable as {format} ({reason}); {way_out}") from None
 
@@ -91,7 +91,7 @@ def saved_dataset(directory: Path, split: str, setting: str) -> SavedDataset | N
     try:
         saved = datasets.load_from_disk(str(directory))
     except Exception as error:  # the library raises many kinds
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_one_line(error)
         raise InputError(f"{directory}: not readable as a dataset of datasets.save_to_disk ({reason:.200})") from None
     others = list[Path]()
     if isinstance(saved, datasets.DatasetDict):

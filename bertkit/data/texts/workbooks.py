@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, in_one_line
 from bertkit.base.text_files import TOO_LARGE, WHOLE_MB
 
 _SAVE = "save the sheet as CSV"
@@ -71,5 +71,5 @@ def _reading(path: Path) -> Iterator[None]:
     except (InputError, GeneratorExit):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_one_line(error)
         raise InputError(f"{path}: not readable as an Excel file ({reason:.200}); {_SAVE}") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError, say
 from bertkit.base.text_files import JsonObject, read_json, read_whole
-from bertkit.base.typed_settings import at, checked, refuse
+from bertkit.base.typed_settings import at, read_object, refuse
 from bertkit.data.tokenizers.added_tokens import AddedTokens, read_added_tokens
 from bertkit.data.tokenizers.other_formats import refuse_other_formats
 
@@ -67,7 +67,7 @@ def read_files(path: Path) -> Files:
     refuse(not found and f"{path}: no vocab.txt or tokenizer.json in this directory")
     file, is_json = found[0], found[0].suffix == ".json"
     names = (CONFIG, SPECIAL_MAP, ADDED, MODEL) if path.is_dir() else (CONFIG, SPECIAL_MAP) if is_json else ()
-    read = {name: _json_of(folder / name) for name in names}
+    read = {name: read_object(folder / name) for name in names}
     for side in ("truncation_side", "padding_side"):
         value = at(read.get(CONFIG, {}), side)
         refuse(
@@ -84,10 +84,6 @@ def read_files(path: Path) -> Files:
     if len(found) == 2 and files.class_name == BERT:
         _check_same_ids(found[1], file, content)
     return files
-
-
-def _json_of(path: Path) -> JsonObject:
-    return checked(JsonObject, read_json(path), path) if path.is_file() else {}
 
 
 def _check_same_ids(vocab_txt: Path, tokenizer_json: Path, content: JsonObject) -> None:

@@ -14,7 +14,7 @@ from bertkit.interop.hugging_face.architecture import heads_of, writer_of
 from bertkit.interop.hugging_face.config_json import architecture_of, is_decoder
 from bertkit.model.head.built_in import READ
 from bertkit.model.head.head import head_of
-from bertkit.model.heads import BertWithHeads
+from bertkit.model.heads import BertWithHeads, num_parameters
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ ONE_BEFORE = (
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
     architecture, config, use = architecture_of(model), model.config, _use_of(model)
-    size = sum(parameter.numel() for parameter in model.parameters())
+    size = num_parameters(model.parameters())
     lines = [
         f"# {in_markdown(facts.title)}",
         "",

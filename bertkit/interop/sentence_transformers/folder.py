@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError, named
 from bertkit.base.intervals import Size
-from bertkit.base.text_files import JsonObject, read_json
-from bertkit.base.typed_settings import checked, refuse
+from bertkit.base.text_files import JsonObject
+from bertkit.base.typed_settings import checked, read_object, refuse
 from bertkit.interop.hugging_face.config_keys import Keys
 from bertkit.interop.sentence_transformers.modules import modules_in, root_of
 from bertkit.interop.sentence_transformers.steps import NORMALIZE, STEPS, Step, check_keys, read_step
@@ -150,7 +150,7 @@ def max_length_of(encoder: Path) -> int | None:
     settings = _encoder_settings(encoder)
     tokenizer = settings.get("processor_kwargs") or {}
     path = encoder / "tokenizer_config.json"
-    others = checked(JsonObject, read_json(path), path) if path.is_file() else {}
+    others = read_object(path)
     for where, key, value in [
         (
             encoder / _ENCODER,
@@ -169,8 +169,7 @@ def max_length_of(encoder: Path) -> int | None:
 
 def _encoder_settings(encoder: Path) -> JsonObject:
     """Read the settings of the encoder, with the names that version 6 gives its keys."""
-    paths = [encoder / name for name in _ENCODERS if (encoder / name).is_file()]
-    read = [checked(JsonObject, read_json(path), path) for path in paths]
+    read = [read_object(encoder / name) for name in _ENCODERS]
     return {_IN_ENCODER.get(key, key): value for key, value in next(filter(None, read), {}).items()}
 
 
@@ -189,7 +188,7 @@ def _check_encoder(encoder: Path) -> JsonObject:
 
 def _known(path: Path, keys: Keys) -> JsonObject:
     """Read a file of settings, {} if there is none; raise InputError for a key or a value that bertkit lacks."""
-    settings = checked(JsonObject, read_json(path), path) if path.is_file() else {}
+    settings = read_object(path)
     check_keys(path, keys, settings)
     return settings
 
@@ -222,7 +221,7 @@ def cross_encoder_keys(encoder: Path) -> JsonObject:
     Raises InputError if it has a prompt, other modules or lower-cased texts, which would change its scores.
     """
     path = root_of(encoder) / SETTINGS
-    settings = checked(JsonObject, read_json(path), path) if path.is_file() else {}
+    settings = read_object(path)
     if settings.get("model_type") != "CrossEncoder":
         return {}
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
