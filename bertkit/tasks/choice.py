@@ -24,7 +24,7 @@ from bertkit.tasks.scoring.calibration import Decisions
 from bertkit.tasks.scoring.review import Review
 from bertkit.tasks.task import TABLES, Row, Verdict
 from bertkit.tasks.task_config import Column, first_name
-from bertkit.tasks.trainable import HeadTask, TaskMetrics, is_constant, most_frequent
+from bertkit.tasks.trainable import HeadTask, TaskMetrics, most_frequent
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,6 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
         """Return the number of the right ending."""
         return [None if example.label is None else str(example.label)]
 
-    def is_labelled(self, example: ChoiceExample) -> bool:
-        """Whether the right ending is known."""
-        return example.label is not None
-
     def reference(self, example: ChoiceExample) -> int | None:
         """Return the number of the right ending."""
         return example.label
@@ -178,10 +174,6 @@ class ChoiceTask(HeadTask[ChoiceExample, Feature, ChoicePrediction]):
     ) -> tuple[metrics.Inputs, metrics.Inputs]:
         """Return the numbers of the endings."""
         return [prediction.label for prediction in predictions], [example.label for example in examples]
-
-    def is_degenerate(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> bool:
-        """Check whether all endings that are predicted have the same number."""
-        return is_constant((prediction.label for prediction in predictions), (example.label for example in examples))
 
     def predicted_labels(self, prediction: ChoicePrediction) -> Sequence[str]:
         """Return the number of the ending."""

@@ -27,7 +27,7 @@ from bertkit.tasks.scoring.metrics import TEXT_METRICS, keys_of
 from bertkit.tasks.scoring.review import NUM_MISTAKES, Review
 from bertkit.tasks.task import TABLES, AnyLogitsTask, Row, Runner, Verdict, Written
 from bertkit.tasks.task_config import GenerationConfig, names_of
-from bertkit.tasks.trainable import TaskMetrics, TrainableTask, is_constant
+from bertkit.tasks.trainable import TaskMetrics, TrainableTask
 
 NUM_GROUPS = 4  # groups of sources by length, in a review
 
@@ -176,10 +176,6 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         """Return nothing: targets are no classes."""
         return ()
 
-    def is_labelled(self, example: GenerationExample) -> bool:
-        """Whether there is a target."""
-        return example.target is not None
-
     def reference(self, example: GenerationExample) -> str | None:
         """Return the target."""
         return example.target
@@ -194,10 +190,6 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
     ) -> tuple[metrics.Inputs, metrics.Inputs]:
         """Return the texts."""
         return [prediction.text for prediction in predictions], _targets(examples)
-
-    def is_degenerate(self, examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]) -> bool:
-        """Check whether all texts are equal."""
-        return is_constant([prediction.text for prediction in predictions], _targets(examples))
 
     def loss_scores(self, loss: float) -> dict[str, float]:
         """Return the perplexity of the references, without label smoothing."""

@@ -25,7 +25,6 @@ from bertkit.tasks.sequence import (
     SequencePrediction,
     SequenceTask,
     known,
-    texts_of,
 )
 from bertkit.tasks.task import LabelNames, Row, Verdict
 from bertkit.tasks.task_config import TaskConfig
@@ -43,6 +42,8 @@ def sigmoid(logits: Logits) -> NDArray[np.float64]:
 
 class OneLabel(SequenceTask[str]):
     """Texts with one of several labels."""
+
+    learn = staticmethod(tfidf.labels_by_words)
 
     def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[str]:
         """Return the function that checks a label."""
@@ -97,15 +98,6 @@ class OneLabel(SequenceTask[str]):
         """Return the most frequent label."""
         return most_frequent(labels)
 
-    def labels_by_words(
-        self,
-        train: Sequence[SequenceExample[str]],
-        examples: Sequence[SequenceExample[str]],
-        vectors: tfidf.Vectors | None = None,
-    ) -> list[str]:
-        """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
-        return tfidf.labels_by_words(texts_of(train), known(train), texts_of(examples), vectors)
-
     def decisions(
         self, examples: Sequence[SequenceExample[str]], predictions: Sequence[SequencePrediction[str]]
     ) -> Decisions:
@@ -120,6 +112,8 @@ class OneLabel(SequenceTask[str]):
 
 class SeveralLabels(SequenceTask[tuple[str, ...]]):
     """Texts with several labels at once, or none."""
+
+    learn = staticmethod(tfidf.sets_by_words)
 
     def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[tuple[str, ...]]:
         """Return the function that checks several labels."""
@@ -168,15 +162,6 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
         counts = Counter(name for label in labels for name in label)
         return tuple(name for name, count in counts.items() if count > len(labels) / 2)
 
-    def labels_by_words(
-        self,
-        train: Sequence[SequenceExample[tuple[str, ...]]],
-        examples: Sequence[SequenceExample[tuple[str, ...]]],
-        vectors: tfidf.Vectors | None = None,
-    ) -> list[tuple[str, ...]]:
-        """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
-        return tfidf.sets_by_words(texts_of(train), known(train), texts_of(examples), vectors)
-
     def decisions(
         self,
         examples: Sequence[SequenceExample[tuple[str, ...]]],
@@ -203,6 +188,8 @@ class SeveralLabels(SequenceTask[tuple[str, ...]]):
 
 class Number(SequenceTask[float]):
     """Texts with a number: a regression."""
+
+    learn = staticmethod(tfidf.numbers_by_words)
 
     def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[float]:
         """Return the function that checks a number."""
@@ -262,15 +249,6 @@ class Number(SequenceTask[float]):
         return super().sampled(examples, predictions) | errors(
             [prediction.label for prediction in predictions], known(examples)
         )
-
-    def labels_by_words(
-        self,
-        train: Sequence[SequenceExample[float]],
-        examples: Sequence[SequenceExample[float]],
-        vectors: tfidf.Vectors | None = None,
-    ) -> list[float]:
-        """Predict numbers by TF-IDF, or by vectors; none if there is nothing to learn."""
-        return tfidf.numbers_by_words(texts_of(train), known(train), texts_of(examples), vectors)
 
     def is_degenerate(
         self, examples: Sequence[SequenceExample[float]], predictions: Sequence[SequencePrediction[float]]

@@ -155,10 +155,6 @@ class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction])
         """Return none: a file with a single paradigm is complete."""
         return ()
 
-    def is_labelled(self, example: PairExample) -> bool:
-        """Return True: the first text is the acceptable one."""
-        return True
-
     def reference(self, example: PairExample) -> float:
         """Return 1: the first text should be more probable."""
         return 1.0

@@ -13,7 +13,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
     unit = "row"
     formats = ("text", *TABLES, "label_text")
     plain = "text"
+    learn: ClassVar[Callable[..., list[Any]]]  # a function of scoring.tfidf
 
     @abstractmethod
     def label_reader(self, reading: Reading, field: str | None) -> ReadLabel[LabelT]:
@@ -120,7 +121,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         vectors: tfidf.Vectors | None = None,
     ) -> list[LabelT]:
         """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
-        return []
+        return self.learn(texts_of(train), known(train), texts_of(examples), vectors)
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:

@@ -53,20 +53,16 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         """Return the labels of an example, to be counted; None for an unknown label."""
 
     @abstractmethod
+    def reference(self, example: ExampleT) -> object:
+        """Return the label of an example as files of predictions have it; None if it is unknown."""
+
     def is_labelled(self, example: ExampleT) -> bool:
         """Whether an example's prediction can be scored."""
-
-    @abstractmethod
-    def reference(self, example: ExampleT) -> object:
-        """Return the label of an example as files of predictions have it."""
+        return self.reference(example) is not None
 
     @abstractmethod
     def fitting_metrics(self) -> TaskMetrics:
         """Return the metrics that can score the predictions; labels may not be known yet."""
-
-    @abstractmethod
-    def is_degenerate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> bool:
-        """Check whether all predictions are equal although the labels differ: the model has learned nothing."""
 
     def compared(
         self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]
@@ -76,6 +72,10 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         A task with a `score` of its own may do without; its scores then have no intervals.
         """
         return (), ()
+
+    def is_degenerate(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> bool:
+        """Check whether all predictions are equal although the labels differ: the model has learned nothing."""
+        return is_constant(*self.compared(examples, predictions))
 
     def score(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> dict[str, float]:
         """Compute the task's metrics; predictions are in the order of the examples."""

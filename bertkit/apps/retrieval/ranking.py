@@ -89,7 +89,7 @@ class Searcher:
         predictor: Predictor | None,
         both: BothConfig | None = None,
         num_candidates: int | None = None,
-        glossary: Mapping[str, Sequence[str]] | None = None,
+        glossary: Mapping[str, Sequence[str]] = {},
         translator: Predictor | None = None,
         encoder: PassageEncoder | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Searcher:
         spans = None if predictor is None else predictor.task.config.spans
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
-        self.glossary, self.translator, self.encoder = glossary or {}, translator, encoder
+        self.glossary, self.translator, self.encoder = glossary, translator, encoder
         self.num_cut = 0  # questions of which a model has read the beginning alone
 
     @property
@@ -283,10 +283,13 @@ def fit(questions: Sequence[tuple[Sequence[Candidate], Sequence[bool]]], start: 
     return BothConfig(*(round(weight, 4) for weight in weights_at(minimize(loss, begin, method="BFGS").x)))
 
 
-def read_glossary(path: Path) -> dict[str, list[str]]:
-    """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines."""
-    check_regular(path, "glossary")
+def read_glossary(place: str | Path | None) -> dict[str, list[str]]:
+    """Read a TSV file of a word and the words to add to a question that contains it; a word may have several lines. None has no words."""
     glossary: dict[str, list[str]] = {}
+    if place is None:
+        return glossary
+    path = Path(place)
+    check_regular(path, "glossary")
     for number, line in read_lines(path):
         if is_blank(line):
             continue

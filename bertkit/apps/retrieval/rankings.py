@@ -3,7 +3,6 @@
 import functools
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from bertkit.apps.retrieval.encoders import encoder_of
 from bertkit.apps.retrieval.judging import Ranking, RankMetrics
@@ -20,7 +19,7 @@ NO_ODDS = "the reader was trained without unanswerable questions: its scores ran
 
 def open_searcher(settings: SearchSettings) -> Searcher:
     """Open the library, and load the models that the settings name; print a line if the reader's scores are no odds."""
-    glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+    glossary = read_glossary(settings.glossary)
     library = Library(settings.index)  # before the models, so that a wrong index fails early
     predictor = translator = None
     if settings.model_dir is not None or settings.translate is not None:

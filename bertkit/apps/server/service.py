@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -213,7 +212,7 @@ class Service:
             return models, None
         readers = (model.predictor for model in models.values() if model.predictor.task.head == "span")
         reader = next(map(with_own_tokenizer, readers), None)
-        glossary = None if settings.glossary is None else read_glossary(Path(settings.glossary))
+        glossary = read_glossary(settings.glossary)
         library = Library(settings.index)
         more = (glossary, open_translator(settings), encoder_of(library, settings.encoder, settings.device))
         return models, Searcher(library, reader, settings.both, settings.candidates, *more)

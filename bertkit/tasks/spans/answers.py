@@ -43,6 +43,11 @@ class SpanPrediction:
     no_answer_probability: float  # softmax over these two scores
 
     @property
+    def chosen(self) -> SpanCandidate:
+        """The candidate that is the answer."""
+        return next(candidate for candidate in self.n_best if candidate.text == self.text)
+
+    @property
     def best_text(self) -> str:
         """The text of the best candidate other than "no answer"; "" if there is none."""
         return next((candidate.text for candidate in self.n_best if candidate.text), "")

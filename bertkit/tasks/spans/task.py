@@ -63,7 +63,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
 
     def row(self, example: SpanExample, prediction: SpanPrediction) -> Row:
         """Return the id, the answer with its probability and place, and the probability of no answer."""
-        chosen = next(candidate for candidate in prediction.n_best if candidate.text == prediction.text)
+        chosen = prediction.chosen
         return {
             "id": example.id,
             "text": prediction.text,
@@ -75,7 +75,7 @@ class SpansTask(HeadTask[SpanExample, SpanFeature, SpanPrediction]):
 
     def verdict(self, example: SpanExample, prediction: SpanPrediction) -> Verdict:
         """Return the answer, marked in its context, and the probabilities of the best answers and of none."""
-        chosen = next(candidate for candidate in prediction.n_best if candidate.text == prediction.text)
+        chosen = prediction.chosen
         best = [(candidate.text or "no answer", candidate.probability) for candidate in prediction.n_best]
         marks = [Mark(chosen.start, chosen.end)] if prediction.text else []
         return Verdict(prediction.text or "no answer in this text", best[:NUM_ANSWERS], example.context, marks)
