@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bertkit import COMMANDS, commands
 from bertkit.base import errors, plugins
-from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, in_one_line, nearest, say
+from bertkit.base.errors import InputError, StoppedError, StorageError, in_brief, in_one_line, nearest, refusing, say
 from bertkit.base.memory import collect_garbage
 from bertkit.base.processors import check_precision, in_command
 from bertkit.base.typed_settings import refuse
@@ -162,10 +162,8 @@ def _run_stage(command: str, settings: CommandSettings, read: list[object]) -> i
 def _parse(arguments: list[str]) -> _Arguments:
     """Separate options from the command and its settings, and translate the short form; `--` before a word changes nothing."""
     arguments = with_values(argument for argument in arguments if argument != "--")
-    try:
+    with refusing(argparse.ArgumentError, lambda error: f"{error.argument_name}: {error.message}"):
         parsed, others = _option_parser().parse_known_args(arguments, _Arguments())
-    except argparse.ArgumentError as error:
-        raise InputError(f"{error.argument_name}: {error.message}") from None
     words = _as_words(next((argument for argument in arguments if argument in COMMANDS), ""), others)
     if words[:1] == ["help"]:
         words, parsed.help = words[1:], True

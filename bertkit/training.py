@@ -28,7 +28,7 @@ from typing import Literal, Self
 from bertkit.base.errors import is_silent, named
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision
-from bertkit.base.typed_settings import build, refuse
+from bertkit.base.typed_settings import build, refuse, unused
 from bertkit.commands import compose_settings
 from bertkit.data.batches.sampling import DrawnExamples
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
@@ -326,14 +326,9 @@ def fit(
     own |= {"optimizer": {**(optimizer or {}), "peak_learning_rate": learning_rate}}
     chosen = build(PretrainSettings, compose_values("pretrain", {**NOWHERE, **own}))
     world, place = world_from_environment(), None if directory is None else Path(path_of(directory, "directory"))
-    refuse(
-        place is None
-        and job.settings.compile is True
-        and "compile=true: has no effect without directory=; leave it out",
-        place is None
-        and job.settings.recompute == "layers"
-        and "recompute=layers: has no effect without directory=; leave it out",
-    )
+    usual = {"compile": "auto", "recompute": "none"}
+    rows = [(name, place is None, "without directory=", default) for name, default in usual.items()]
+    refuse(unused(job.settings, "", *rows))
     accelerator = make_accelerator(device, world.size)
     check_precision(job.settings.precision, accelerator.device.type)
     made = job.with_course(steps, chosen, place)

@@ -4,15 +4,16 @@ File names, columns, labels and texts are untrusted. A control character in them
 start a new line, so `shown` escapes control characters. All errors and all printed lines are escaped by `shown`.
 """
 
+import contextlib
 import difflib
 import html
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 # what the user calls a setting that has another name here; "" for one that the user cannot set
 user_names: ContextVar[Mapping[str, str]] = ContextVar("user_names", default=MappingProxyType({}))
@@ -173,6 +174,18 @@ class InputError(BertkitError):
     def with_more(self, more: str) -> "InputError":
         """Return the error with more advice at its end."""
         return InputError(*self.args[:-1], f"{self.args[-1]}{more}")
+
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
+
+
+@contextlib.contextmanager
+def refusing(kinds: type[ErrorT] | tuple[type[ErrorT], ...], message: Callable[[ErrorT], str]) -> Iterator[None]:
+    """Turn errors of some kinds, inside the block, into an InputError with this message about them."""
+    try:
+        yield
+    except kinds as error:
+        raise InputError(message(error)) from None
 
 
 class LibraryError(InputError):

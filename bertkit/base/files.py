@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from bertkit.base.errors import InputError, LockedError, StorageError, in_json
+from bertkit.base.errors import InputError, LockedError, StorageError, in_json, refusing
 from bertkit.base.text_files import TOO_LARGE, WHOLE_MB
 
 PARTIAL = ".partial"
@@ -236,12 +236,10 @@ def partial_dir(final: Path, made_from: str | None) -> Iterator[Path]:
 def _make_partial_dir(final: Path) -> Path:
     """Make the partial directory, or reuse one of bertkit; raises InputError if something else has this name."""
     partial = partial_path(final)
-    try:
+    where = f"{final.parent} is not writable, where {final.name} is first written as {partial.name}"
+    with refusing(PermissionError, lambda _: f"{where}; name a new folder in {final}, or one in another folder"):
         if not os.path.lexists(partial):
             partial.mkdir(exist_ok=True)
-    except PermissionError:
-        where = f"{final.parent} is not writable, where {final.name} is first written as {partial.name}"
-        raise InputError(f"{where}; name a new folder in {final}, or one in another folder") from None
     names = {path.name for path in partial.iterdir()} if _is_dir(partial) else {""}
     if names and not names & {LOCK, UNFINISHED}:
         raise InputError(
@@ -300,7 +298,7 @@ def check_place(path: Path, named: str) -> None:
         raise InputError(f"{named}: {folder} is a file; expected a folder to write to")
     if (model := next(filter(_is_model, path.resolve().parents), None)) is not None:
         raise InputError(f"{named}: {model} is a model, whose files stay as they are; choose another folder")
-    if not os.access(folder, os.W_OK) and os.statvfs(folder).f_flag & os.ST_RDONLY and not _is_stream(path):
+    if not os.access(folder, os.W_OK) and os.statvfs(folder).f_flag & os.ST_RDONLY and not is_special(path):
         raise StorageError(f"{named}: {os.strerror(errno.EROFS)}")
     if not path.exists() and not os.access(folder, os.W_OK):
         raise InputError(f"{named}: {folder} is not writable; choose another folder")
@@ -314,7 +312,8 @@ def _is_circle(link: Path) -> bool:
     return False
 
 
-def _is_stream(path: Path) -> bool:
+def is_special(path: Path) -> bool:
+    """Whether a path is there and neither a file nor a folder: a pipe, a device."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 

@@ -1,5 +1,6 @@
 """Measures the memory of this machine, and refuses allocations that cannot fit; the search for garbage."""
 
+import contextlib
 import gc
 import os
 import resource
@@ -77,18 +78,22 @@ def gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes < 10**15 else f"{num_bytes // 10**9:.1e} GB"
 
 
+def system_text(path: Path) -> str:
+    """Read a file of the system; "" where it has none of this name."""
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="ascii", errors="replace")
+    return ""
+
+
 def _number_in(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None  # no such file, or "max"
+    text = system_text(path).strip()
+    return int(text) if text.isdecimal() else None  # no such file, or "max"
 
 
 def cgroups() -> list[Path]:
     """Return the control groups of this process, innermost first; they limit containers, Slurm jobs and systemd slices."""
-    try:
-        lines = OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
+    lines = system_text(OWN_CGROUP).splitlines()
+    if not lines:
         return []
     own = CGROUPS / next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     return [group for group in (own, *own.parents) if group.is_relative_to(CGROUPS)]
@@ -96,8 +101,5 @@ def cgroups() -> list[Path]:
 
 def _cached(group: Path) -> int:
     """Return the bytes of file cache in the memory usage of a control group; the system frees them when needed."""
-    try:
-        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
+    lines = system_text(group / "memory.stat").splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))

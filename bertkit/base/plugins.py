@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from types import FrameType, FunctionType, NoneType, UnionType
 from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 
 Made = TypeVar("Made", bound=Callable[..., object])
 Option: TypeAlias = Callable[..., Any]  # its slot checks what it returns
@@ -112,12 +112,9 @@ def _check_arguments(slot: str, name: str, made: Callable[..., object]) -> None:
     expected = place.arguments if place.of_class is None or not inspect.isclass(made) else place.of_class
     arguments = expected.split(", ") if expected else []
     positional = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    try:
+    wanted = f"takes {signature}; expected ({expected}), and options after *"
+    with refusing(TypeError, lambda _: f"{slot} {name!r} ({_place(made)}) {wanted}"):
         signature.replace(parameters=positional).bind(*arguments)
-    except TypeError:
-        raise InputError(
-            f"{slot} {name!r} ({_place(made)}) takes {signature}; expected ({expected}), and options after *"
-        ) from None
 
 
 def load(modules: Iterable[str]) -> None:
@@ -318,10 +315,9 @@ def takes(slot: str, name: str, setting: str) -> bool:
 def options_of(slot: str, name: str, group: Container[str] = ()) -> type:
     """Return a dataclass with the settings of an option, with types and defaults; those in `group` are settings of its group."""
     made = get(slot, name)
-    try:
+    advice = "import what its annotations name"
+    with refusing(NameError, lambda error: f"{slot} {name!r} ({_place(made)}): {error}; {advice}"):
         settings = [one for one in _settings_of(made) if one.name not in group]
-    except NameError as error:
-        raise InputError(f"{slot} {name!r} ({_place(made)}): {error}; import what its annotations name") from None
     if wrong := [
         one.name for one in settings if one.default is one.empty or not _is_plain(one.annotation, one.default)
     ]:

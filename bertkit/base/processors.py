@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from bertkit.base.errors import InputError, say
-from bertkit.base.memory import cgroups
+from bertkit.base.memory import cgroups, system_text
 
 CPUINFO, TASKS = Path("/proc/cpuinfo"), Path("/proc/self/task")
 LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"  # oneDNN reads it at its first product
@@ -68,10 +68,7 @@ def check_precision(precision: str, device: str) -> None:
 
 
 def _promises_amx() -> bool:
-    try:
-        return "amx_bf16" in CPUINFO.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False  # no Linux
+    return "amx_bf16" in system_text(CPUINFO)
 
 
 def _ends_by_product() -> bool:

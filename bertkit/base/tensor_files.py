@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.base.errors import InputError, StorageError
+from bertkit.base.errors import StorageError, refusing
 from bertkit.base.files import naming
 from bertkit.base.memory import require_memory
 
@@ -32,12 +32,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     path.open("rb").close()  # raises the right error for an unreadable file, which safetensors reports as missing
     require_memory(str(path), path.stat().st_size, "take a smaller model")
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            expected = (file.metadata() or {}).get(CHECKSUM)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{path}: damaged ({error}); restore it from a copy") from None
+    damaged = refusing(safetensors.SafetensorError, lambda error: f"{path}: damaged ({error}); restore it from a copy")
+    with damaged, safetensors.safe_open(path, "pt") as file:
+        expected = (file.metadata() or {}).get(CHECKSUM)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if expected is not None and expected != _crc32(tensors):
         raise StorageError(f"{path}: damaged ({CHECKSUM} differs from its header); restore it from a copy")
     return tensors

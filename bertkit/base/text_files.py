@@ -11,11 +11,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from bertkit.base.blocks import MAGIC_BYTES, TEXT_BYTES, Blocks, packing_of, unpacked_blocks, utf8_blocks
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, in_one_line, refusing
 
 JsonValue: TypeAlias = Any  # what JSON or YAML holds: its reader checks what it uses
 JsonObject: TypeAlias = dict[str, JsonValue]
@@ -82,12 +83,11 @@ def read_whole(path: Path) -> str:
 
 def read_json(path: Path) -> JsonValue:
     """Read a JSON file; raises InputError if the file is missing, or is not JSON."""
-    try:
+    with (
+        refusing((FileNotFoundError, IsADirectoryError), lambda _: f"{path}: no such file"),
+        refusing(ValueError, lambda error: f"{path}: not JSON ({error}); restore or recreate the file"),
+    ):
         return parse_json(read_whole(path), with_nan=False)
-    except (FileNotFoundError, IsADirectoryError):
-        raise InputError(f"{path}: no such file") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); restore or recreate the file") from None
 
 
 def parse_json(text: str, with_nan: bool = True) -> JsonValue:
@@ -136,7 +136,7 @@ def parse_yaml(text: str) -> JsonValue:
                 raise ValueError(TOO_DEEP)
         return yaml.load(text, loader)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(in_one_line(error)) from None
 
 
 def is_deep(value: object) -> bool:
@@ -158,12 +158,14 @@ def read_lines(
 
     Raises InputError if it is missing, damaged or not text; the message has the line number.
     """
-    try:
-        file = path.open("rb", buffering=PEEKED_BYTES)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    with file:
-        yield from numbered_lines(unpacked(cast(io.BufferedReader, file), path), path, encoding, advice, in_blocks)
+    with _opened(path, str(path)) as file:
+        yield from numbered_lines(unpacked(file, path), path, encoding, advice, in_blocks)
+
+
+def _opened(path: Path, named: str) -> io.BufferedReader:
+    """Open a file, to be looked into before it is read; `named` is its name in messages."""
+    with refusing(FileNotFoundError, lambda _: f"{named}: no such file"):
+        return cast(io.BufferedReader, path.open("rb", buffering=PEEKED_BYTES))
 
 
 @contextlib.contextmanager
@@ -180,12 +182,8 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
     path = Path(name)
     if path.is_dir():
         raise InputError(f"input={name} is a folder; give one of its files")
-    try:
-        file = path.open("rb", buffering=PEEKED_BYTES)
-    except FileNotFoundError:
-        raise InputError(f"input={name}: no such file") from None
-    with file:
-        yield cast(io.BufferedReader, file), path.stat().st_size if path.is_file() else None
+    with _opened(path, f"input={name}") as file:
+        yield file, path.stat().st_size if path.is_file() else None
 
 
 def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
@@ -207,13 +205,9 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
     return file
 
 
-@contextlib.contextmanager
-def unpacking(where: Callable[[], str]) -> Iterator[None]:
+def unpacking(where: Callable[[], str]) -> AbstractContextManager[None]:
     """Turn the error of a damaged compressed file into an `InputError` that starts with `where()`."""
-    try:
-        yield
-    except EOFError as error:
-        raise InputError(f"{where()}: {error}; restore it") from None
+    return refusing(EOFError, lambda error: f"{where()}: {error}; restore it")
 
 
 def is_text_encoding(name: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError, listed
+from bertkit.base.errors import InputError, listed, refusing
 from bertkit.interop.hugging_face.architecture import Architecture
 from bertkit.interop.hugging_face.config_json import config_of, read_content, type_of, warn_once
 from bertkit.interop.hugging_face.names import in_decoder, in_masked_lm
@@ -72,10 +72,8 @@ def read_stored(directory: Path) -> Stored:
     path, read = files.config, files.read()
     content = read_content(path) | cross_encoder_keys(files.folder)
     architecture = type_of(path, content)
-    try:
+    with refusing(InputError, lambda error: f"{directory}: {error}"):
         stored = architecture.stored(read.tensors, content)
-    except InputError as error:
-        raise InputError(f"{directory}: {error}") from None
     tensors = stored.tensors
     config = config_of(path, content, tensors)
     our_names = architecture.our_names(tensors, content)

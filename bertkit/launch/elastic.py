@@ -32,7 +32,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Subproce
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from bertkit.base import errors
-from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError
+from bertkit.base.errors import INTERRUPTED_CODE, BertkitError, InputError, PeerError, StoppedError, refusing
 from bertkit.base.processors import num_processors
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
@@ -135,13 +135,9 @@ def _open_store(launch: LaunchConfig) -> tuple[TCPStore | None, tuple[str, int]]
         raise InputError(f"launch.address={launch.address}: expected HOST:PORT of host 0, such as 10.0.0.1:29500")
     if launch.host_rank > 0:
         return None, (host, int(number))
-    try:
+    advice = "give an address of host 0 itself, and a free port on which it can listen"
+    with refusing(OSError, lambda error: f"launch.address={launch.address}: {error.strerror or error}; {advice}"):
         listener = socket.create_server((host, int(number)), backlog=128)
-    except OSError as error:
-        raise InputError(
-            f"launch.address={launch.address}: {error.strerror or error}; give an address of host 0 itself, and a free port "
-            "on which it can listen"
-        ) from None
     address = host, int(listener.getsockname()[1])
     return TCPStore(*address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()), address
 
@@ -174,12 +170,9 @@ class _OtherHosts:
 def interface_to(host: str, port: int) -> str:
     """Return the name of the network interface that connects to a host; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+        where = f"launch.address={host}:{port}"
+        with refusing(OSError, lambda error: f"{where}: {error.strerror or error}; give host 0's address"):
             probe.connect((host, port))
-        except OSError as error:
-            raise InputError(
-                f"launch.address={host}:{port}: {error.strerror or error}; give host 0's address"
-            ) from None
         own = probe.getsockname()[0]
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == own for each in addresses):

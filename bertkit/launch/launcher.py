@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.launch import world
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -76,14 +76,13 @@ def run_in_workers(command: str, settings: "DataclassInstance", launch: LaunchCo
 def read_job(file: str = "") -> dict[str, Any]:
     """Read the job of this worker, which a launcher must have started; from now on the process ends when its launcher ends."""
     global is_worker, shows_tracebacks
-    try:
+    wrong = "--worker is only for processes that launch.num_processes= starts; leave it out"
+    with refusing((OSError, ValueError, TypeError, LookupError, RecursionError), lambda _: wrong):
         job: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
         arguments, launcher, shows_tracebacks = job["arguments"], job["launcher"], job["debug"]
         world.end_with_parent()
         if set(job) != {"command", "settings", "debug", "arguments", "launcher"} or launcher != os.getppid():
             raise ValueError
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        raise InputError("--worker is only for processes that launch.num_processes= starts; leave it out") from None
     world.command_line.set(tuple(arguments))
     is_worker = True
     return job

@@ -11,7 +11,7 @@ from bertkit.apps.retrieval.encoders import PassageEncoder
 from bertkit.apps.retrieval.library import Library
 from bertkit.apps.retrieval.library_writer import LibraryWriter, opened_for_writing, stored_files
 from bertkit.apps.retrieval.passages import LibraryDocument, document_of, document_of_text
-from bertkit.base.errors import InputError, counted, say, warn
+from bertkit.base.errors import InputError, counted, refusing, say, warn
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
@@ -134,7 +134,8 @@ def _documents(corpus: Corpus, source: _IndexedFile) -> Iterator[LibraryDocument
 def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
     """Yield the contexts in SQuAD's JSON, nested or flat, as documents with the title of their article."""
     number, found = 0, list[tuple[str, str, int]]()
-    try:
+    layout = "expected SQuAD's layout: data, a list; in it paragraphs, with context"
+    with refusing((KeyError, TypeError, AttributeError), lambda _: f"{path}: paragraph {number}: {layout}"):
         content: JsonObject = next((value for _, value, _ in json_values(path, read_lines(path, in_blocks=True))), {})
         for article in content["data"]:
             for paragraph in article.get("paragraphs", [article]):
@@ -142,11 +143,8 @@ def _squad_documents(path: Path) -> Iterator[LibraryDocument]:
                 if paragraph["context"].strip():
                     title = article.get("title")
                     found.append((paragraph["context"], title if isinstance(title, str) else "", number))
-    except (KeyError, TypeError, AttributeError):
-        where = f"{path}: paragraph {number}"
-        raise InputError(f"{where}: expected SQuAD's layout: data, a list; in it paragraphs, with context") from None
-    for context, title, number in found:
-        yield document_of_text(context, title, "paragraph", number)
+    for context, title, place in found:
+        yield document_of_text(context, title, "paragraph", place)
 
 
 def _hash(source: _IndexedFile, settings: IndexSettings) -> str | None:

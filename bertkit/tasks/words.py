@@ -59,8 +59,9 @@ def make_features(
     one feature. Raises InputError if a tag is not a label.
     """
     room = config.max_seq_length - 2
-    setting = None if config.tagging is None else config.tagging.window_overlap
-    overlap = room // 2 if setting is None else setting
+    assert config.tagging is not None, "checked by TaskConfig"
+    overlap = config.tagging.window_overlap
+    overlap = room // 2 if overlap is None else overlap
     numbers = {label: number for number, label in enumerate(labels)}
     features = []
     for place, (example, encoded) in enumerate(zip(examples, pieces_of_words, strict=True)):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.apps.explain.explain import Explanation, Word
-from bertkit.base.errors import InputError, install_extra, shown
+from bertkit.base.errors import install_extra, refusing, shown
 from bertkit.display.page import render
 from bertkit.tasks.task import Mark, Verdict
 
@@ -192,12 +192,9 @@ def _svg(width: float, height: float, parts: list[str], title: str) -> str:
 
 def png_writer() -> Callable[[str], bytes]:
     """Return a function that converts SVG to PNG; raises InputError if resvg-py is not installed."""
-    try:
+    missing = f"output=: .png needs resvg-py, which is not installed: {install_extra('view')}, or write .svg"
+    with refusing(ImportError, lambda _: missing):
         from resvg_py import svg_to_bytes
-    except ImportError:
-        raise InputError(
-            f"output=: .png needs resvg-py, which is not installed: {install_extra('view')}, or write .svg"
-        ) from None
     return lambda picture: bytes(svg_to_bytes(svg_string=picture, zoom=ZOOM))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, install_extra
+from bertkit.base.errors import install_extra, refusing
 from bertkit.base.text_files import without_surrogates
 from bertkit.data.data_config import PassagesConfig
 from bertkit.data.texts.records import PlacedDocument
@@ -151,10 +151,8 @@ def stemmer_of(stemming: str) -> Callable[[str], str]:
     """Return the function from a text to its text of stems; raises InputError without its package. FTS5 stems English itself."""
     if stemming in ("none", "english"):
         return str
-    try:
+    with refusing(ImportError, lambda _: f"passages.stemming={stemming} needs nltk: {install_extra('search')}"):
         from nltk.stem.snowball import SnowballStemmer
-    except ImportError:
-        raise InputError(f"passages.stemming={stemming} needs nltk: {install_extra('search')}") from None
 
     @functools.lru_cache(MAX_CACHED_STEMS)
     def stem(word: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from tokenizers import Encoding
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.base.files import building_dir, to_json
 from bertkit.base.text_files import JsonObject, read_json
 from bertkit.base.typed_settings import at, refuse
@@ -293,12 +293,10 @@ def load_tokenizer(
         asked = {"lowercase": None if lowercase == own.lowercase else lowercase, "strip_accents": strip_accents}
         return Tokenizer(_as_asked(own, path, asked, rules))
     rules = rules or _stored_rules(path / RULES_FILE)
-    try:
-        is_lowercase = published.lowercase if lowercase is None else lowercase
-        strips = published.strip_accents if strip_accents is None else strip_accents
+    is_lowercase = published.lowercase if lowercase is None else lowercase
+    strips = published.strip_accents if strip_accents is None else strip_accents
+    with refusing(InputError, lambda error: f"{published.path}: {error}"):
         return wordpiece(published.ids, is_lowercase, strips, rules, published.config)
-    except InputError as error:
-        raise InputError(f"{published.path}: {error}") from None
 
 
 def _as_asked(own: FileRules, path: Path, asked: Mapping[str, bool | None], rules: Rules | None) -> FileRules:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, refuse
@@ -168,14 +168,11 @@ def file_rules(published: Published) -> FileRules:
     Raises InputError if a special token is missing, or it does not put one before texts and one after them.
     """
     library, config = published.library, published.config
-    try:
-        with library_call():
-            special = _special_tokens(library, config)
-            if not published.is_of_model and not library.encode("").ids:
-                library.post_processor = cls_and_sep(library, special)
-            return FileRules(library, published.content, special, config)
-    except InputError as error:
-        raise InputError(f"{published.path}: {error}") from None
+    with refusing(InputError, lambda error: f"{published.path}: {error}"), library_call():
+        special = _special_tokens(library, config)
+        if not published.is_of_model and not library.encode("").ids:
+            library.post_processor = cls_and_sep(library, special)
+        return FileRules(library, published.content, special, config)
 
 
 def _special_tokens(library: Tokenizer, settings: JsonObject) -> SpecialTokens:

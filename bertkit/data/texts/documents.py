@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from bertkit.base.errors import InputError, in_one_line
+from bertkit.base.errors import InputError, in_one_line, refusing
 from bertkit.base.files import BLOCK_BYTES
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import json_values
@@ -26,7 +26,7 @@ from bertkit.base.text_files import (
     unpacked,
     unpacking,
 )
-from bertkit.base.typed_settings import refuse
+from bertkit.base.typed_settings import refuse, unused
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.parquet import arrow_records, parquet_records
 from bertkit.data.texts.python_docs import python_documents
@@ -136,12 +136,10 @@ class HubDataset(Corpus):
         is_offline()
         import datasets
 
-        try:
-            name = self.config.path if isinstance(self.config.path, str) else None
+        path = self.config.path
+        name = path if isinstance(path, str) else None
+        with refusing(Exception, lambda error: f"corpus.path={path}: cannot open this dataset ({in_one_line(error)})"):
             return iter(datasets.load_dataset(name, self.config.name, split=self.config.split, streaming=True))
-        except Exception as error:
-            reason = in_one_line(error)
-            raise InputError(f"corpus.path={self.config.path}: cannot open this dataset ({reason})") from None
 
 
 class TextFiles(Corpus):
@@ -151,14 +149,9 @@ class TextFiles(Corpus):
         super().__init__(config)
         found, self.join_files = find_files(config, leave_out), join_files
         self.files, self.ignored, self.num_duplicates = found
-        refuse(
-            config.lines != "auto"
-            and all(kind != "text" for _, kind in self.files)
-            and f"corpus.lines={config.lines}: has no effect on {self._kinds()}; leave it out",
-            config.split != "train"
-            and all(kind != "arrow" for _, kind in self.files)
-            and f"corpus.split={config.split}: has no effect on {self._kinds()}; leave it out",
-        )
+        kinds, why = {kind for _, kind in self.files}, f"on {self._kinds()}"
+        rows = ("lines", "text" not in kinds, why, "auto"), ("split", "arrow" not in kinds, why, "train")
+        refuse(unused(config, "corpus.", *rows))
         self.files = [(path, self._with_lines(path, kind)) for path, kind in self.files]
         self.total_bytes = sum(path.stat().st_size for path, _ in self.files)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertkit.base.blocks import packing_of
-from bertkit.base.errors import InputError, check_distinct, in_one_line
+from bertkit.base.errors import InputError, check_distinct, in_one_line, refusing
 from bertkit.base.text_files import parse_json
 from bertkit.base.typed_settings import at
 
@@ -22,16 +22,15 @@ class ParquetFile(NamedTuple):
     records: Iterator[dict[str, object]]
 
 
-@contextlib.contextmanager
-def _reading(path: Path, format: str) -> Iterator[None]:
+def _reading(path: Path, format: str) -> contextlib.AbstractContextManager[None]:
+    """Turn errors of the library into an InputError."""
     import pyarrow as pa
 
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = in_one_line(error)
-        way_out = "unpack it" if packing_of(path, b"") else "restore the file"
-        raise InputError(f"{path}: not readable as {format} ({reason}); {way_out}") from None
+    way_out = "unpack it" if packing_of(path, b"") else "restore the file"
+    return refusing(
+        (pa.ArrowException, OSError, ValueError),
+        lambda error: f"{path}: not readable as {format} ({in_one_line(error)}); {way_out}",
+    )
 
 
 def parquet_records(path: Path, data: bytes | None = None) -> ParquetFile:
@@ -88,11 +87,9 @@ def saved_dataset(directory: Path, split: str, setting: str) -> SavedDataset | N
         return None
     import datasets
 
-    try:
+    what = f"{directory}: not readable as a dataset of datasets.save_to_disk"
+    with refusing(Exception, lambda error: f"{what} ({in_one_line(error):.200})"):  # the library raises many kinds
         saved = datasets.load_from_disk(str(directory))
-    except Exception as error:  # the library raises many kinds
-        reason = in_one_line(error)
-        raise InputError(f"{directory}: not readable as a dataset of datasets.save_to_disk ({reason:.200})") from None
     others = list[Path]()
     if isinstance(saved, datasets.DatasetDict):
         if split not in saved:

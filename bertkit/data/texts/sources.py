@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from bertkit.base.blocks import MAGIC_BYTES, ending_of, packing_of
 from bertkit.base.errors import InputError
+from bertkit.base.files import is_special
 from bertkit.base.text_files import LINE_MB, TOO_LONG, UTF_16, is_utf16, unpacked
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.parquet import saved_dataset
@@ -81,7 +82,7 @@ def find_files(config: CorpusConfig, leave_out: Iterable[Path]) -> FoundFiles:
 def _matches(pattern: str) -> list[Path]:
     """Return a file or a folder, or those that a pattern matches; of one with `**`, which looks into folders, only the files."""
     path = Path(os.path.expanduser(pattern))
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if is_special(path):
         raise InputError(f"corpus.path={pattern}: neither a file nor a folder")
     names = [path] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))
     found = [item for item in names if item.is_file() or (item.is_dir() and "**" not in pattern)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import refusing
 from bertkit.base.text_files import JsonObject, JsonValue
 from bertkit.base.typed_settings import refuse
 
@@ -83,12 +83,11 @@ def read_added_tokens(
     where: Path, config: JsonObject, special: JsonObject, added: JsonObject, in_file: JsonValue
 ) -> AddedTokens:
     """Read the added tokens of a tokenizer; raises InputError if they are not as `transformers` writes them."""
-    try:
+    with refusing(
+        (TypeError, ValueError, AttributeError, KeyError),
+        lambda error: f"{where}: its added tokens are not as transformers writes them ({error}); restore the file",
+    ):
         return AddedTokens(config, special, added, in_file)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise InputError(
-            f"{where}: its added tokens are not as transformers writes them ({error}); restore the file"
-        ) from None
 
 
 def name_of(value: JsonValue) -> str:

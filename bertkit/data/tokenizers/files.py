@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, refusing, say
 from bertkit.base.text_files import JsonObject, read_json, read_whole
 from bertkit.base.typed_settings import at, read_object, refuse
 from bertkit.data.tokenizers.added_tokens import AddedTokens, read_added_tokens
@@ -107,10 +107,11 @@ def warn(path: Path, what: str) -> None:
 
 def read_vocab_txt(path: Path) -> dict[str, int]:
     """Read a vocabulary of one token in a line."""
-    try:
+    wrong = refusing(
+        UnicodeDecodeError, lambda error: f"{path}: not UTF-8 (byte {error.start}); expected one token per line"
+    )
+    with wrong:
         lines = read_whole(path).split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 (byte {error.start}); expected one token per line") from None
     tokens = [line.rstrip("\r") for line in lines]
     while tokens and not tokens[-1]:
         tokens.pop()

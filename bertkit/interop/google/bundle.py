@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError, listed
+from bertkit.base.errors import InputError, listed, refusing
 from bertkit.interop.google.files import index_file
 from bertkit.interop.google.table import Reader, build_table, masked_crc32c, read_table, to_varint
 
@@ -104,14 +104,13 @@ def read_index(prefix: Path) -> dict[str, _Entry]:
         raise InputError(f"{path}: no such file; expected the index of a TensorFlow checkpoint")
     if path.stat().st_size > _MAX_INDEX_BYTES:
         raise InputError(f"{path}: {path.stat().st_size} bytes are too many for the index of a checkpoint")
-    try:
+    with (
+        refusing(KeyError, lambda _: f"{path}: damaged (no header); copy it again"),
+        refusing(ValueError, lambda e: f"{path}: damaged, or not an index of TensorFlow ({e}); copy it again"),
+    ):
         items = dict(read_table(path.read_bytes()))
         header = _message(items.pop(b""), {1: _Wire.VARINT, 2: _Wire.VARINT})
         messages = {key.decode("utf-8"): _message(value, _ENTRY) for key, value in items.items() if key[:1] != b"\0"}
-    except KeyError:
-        raise InputError(f"{path}: damaged (no header); copy it again") from None
-    except ValueError as error:
-        raise InputError(f"{path}: damaged, or not an index of TensorFlow ({error}); copy it again") from None
     if header.numbers[2]:
         raise InputError(f"{path}: the tensors are big-endian; save them again on a little-endian machine")
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in messages:
@@ -133,15 +132,13 @@ def _entry(prefix: Path, name: str, fields: _Message, num_files: int) -> _Entry:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES.values())
         raise InputError(f"{path}: {name} has TensorFlow's dtype number {fields.numbers[1]}; bertkit reads {known}")
     file, offset, size, crc32c = (fields.numbers[number] for number in (3, 4, 5, 6))
-    try:
+    with refusing(ValueError, lambda error: f"{path}: damaged ({name} {error}); copy it again"):
         shape = _shape(b"".join(fields.texts[2][-1:]))
         expected = math.prod(shape) * dtype.itemsize
         if size != expected:
             raise ValueError(f"has {size} bytes, but {shape} of {dtype} has {expected}")
         if file >= num_files:
             raise ValueError(f"is in data file {file} of {num_files}")
-    except ValueError as error:
-        raise InputError(f"{path}: damaged ({name} {error}); copy it again") from None
     return _Entry(dtype, shape, Path(f"{prefix}.data-{file:05d}-of-{num_files:05d}"), offset, size, crc32c)
 
 

@@ -60,15 +60,14 @@ class Dense(nn.Module):
     def __init__(self, in_size: int, out_size: int, bias: bool, activation: str, has_residual: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(in_size, out_size, bias)
-        self.residual = nn.Linear(in_size, out_size, bias=False) if has_residual and in_size != out_size else None
+        is_mapped = has_residual and in_size != out_size
+        self.residual = nn.Linear(in_size, out_size, bias=False) if is_mapped else nn.Identity()
         self.activation, self.has_residual = _ACTIVATIONS[activation], has_residual
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(B, D) -> (B, D')."""
         mapped = self.activation(self.linear(vectors))
-        if not self.has_residual:
-            return mapped
-        return mapped + (vectors if self.residual is None else self.residual(vectors))
+        return mapped + self.residual(vectors) if self.has_residual else mapped
 
 
 class LayerNorm(nn.Module):

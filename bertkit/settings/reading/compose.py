@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, in_one_line, refusing
 from bertkit.base.hub_ids import missing_model
 from bertkit.base.text_files import JsonObject, parse_yaml
 from bertkit.base.typed_settings import at, checked, conf_dirs, dotted_keys, option_file, option_names, refuse
@@ -74,10 +74,8 @@ def _read_saved(command: str, path: str) -> list[Assignment]:
     if command == "glue":
         raise InputError("--config: glue has the settings of several runs; repeat one of these runs with finetune")
     advice = "pass the config.yaml of a run"
-    try:
+    with refusing((OSError, ValueError), lambda error: f"--config {path}: {in_one_line(error)}; {advice}"):
         content = parse_yaml(_read_settings(Path(path).expanduser()))
-    except (OSError, ValueError) as error:
-        raise InputError(f"--config {path}: {' '.join(str(error).split())}; {advice}") from None
     saved = checked(JsonObject, content, f"--config {path}", advice)
     if isinstance(saved.get("task"), dict):
         saved["task"] = without_retired(saved["task"])
@@ -233,16 +231,19 @@ def check_own_files(directories: Sequence[Path]) -> None:
     """Refuse files in the user's directory that are not settings, with clearer messages than Hydra's."""
     for directory in directories[1:]:
         for path in sorted(directory.glob("*/*.yaml")):
-            try:
-                content = yaml.safe_load(_read_settings(path))
-            except (yaml.YAMLError, ValueError, RecursionError) as error:
-                raise InputError(f"{path}: not YAML ({' '.join(str(error).split())}); correct it") from None
+            content = _read_own_file(path)
             if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
                 raise InputError(f"{path}: expected lines 'key: value', got {content!r:.40}; correct it")
             if hydra := [key for key in [*content, *_chosen_groups(content)] if key.partition("/")[0] == "hydra"]:
                 raise InputError(
                     f"{path}: {hydra[0]}: bertkit composes settings with Hydra, but sets it up itself; remove it"
                 )
+
+
+def _read_own_file(path: Path) -> object:
+    kinds = (yaml.YAMLError, ValueError, RecursionError)
+    with refusing(kinds, lambda error: f"{path}: not YAML ({in_one_line(error)}); correct it"):
+        return yaml.safe_load(_read_settings(path))
 
 
 def _chosen_groups(content: JsonObject) -> list[str]:

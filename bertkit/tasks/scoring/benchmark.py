@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.base.files import check_size, write_durably
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.sequence import SequencePrediction
@@ -89,21 +89,18 @@ def check_archive(path: Path, indices: Mapping[str, Sequence[str]] = {}) -> dict
     `indices` holds the ids in the test file of each sheet; by default they count from 0. If the archive is wrong, InputError
     has a line for each wrong file, with its first error.
     """
-    try:
+    with refusing(OSError, lambda error: f"{path}: {error.strerror or error}; expected the archive of bertkit glue"):
         check_size(path)
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; expected the archive of bertkit glue") from None
     return _check_content(path, content, indices)
 
 
 def _check_content(path: Path, content: bytes, indices: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Check the bytes of an archive; `path` is its name in errors."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return _check_sheets(path, archive, indices)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(f"{path}: not a valid zip file ({error}); write it again with bertkit glue") from None
+    kinds = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error)
+    wrong = refusing(kinds, lambda error: f"{path}: not a valid zip file ({error}); write it again with bertkit glue")
+    with wrong, zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return _check_sheets(path, archive, indices)
 
 
 def _check_sheets(path: Path, archive: zipfile.ZipFile, indices: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -136,10 +133,10 @@ def _read_sheet(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:
     """Check a sheet and return the number of its predictions."""
-    try:
+    with refusing(
+        UnicodeDecodeError, lambda e: f"{sheet.name}: not UTF-8 (byte 0x{data[e.start]:02x}); write plain text"
+    ):
         header, *lines = data.decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{sheet.name}: not UTF-8 (byte 0x{data[error.start]:02x}); write plain text") from None
     if header != HEADER:
         raise InputError(f"{sheet.name}:1: header {header[:60]!r}; expected {HEADER!r}")
     expected = list(map(str, range(len(lines)))) if indices is None else indices
