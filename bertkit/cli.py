@@ -340,7 +340,6 @@ def _fail(message: str, code: int) -> int:
 
 
 def _is_main() -> bool:
-    try:
+    with contextlib.suppress(InputError):
         return launcher.is_launcher or world.world_from_environment().is_main
-    except InputError:
-        return True  # the environment variables are malformed, so every process reports it
+    return True  # the environment variables are malformed, so every process reports it

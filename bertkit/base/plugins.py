@@ -13,6 +13,7 @@ of the group `bertkit` in an installed package. Processes that a command starts 
 An exception is a plug-in's own if it passes through its module (`fault_of`); for a wrong result its slot raises `wrong_result`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -194,10 +195,9 @@ def fault(slot: str, name: str, what: str) -> InputError:
 
 def number(slot: str, name: str, result: object) -> float:
     """Return what an option returned as a number; raises InputError if it is not a finite one."""
-    try:
+    value = math.nan
+    with contextlib.suppress(TypeError, ValueError):
         value = float(cast(SupportsFloat, result))
-    except (TypeError, ValueError):
-        value = math.nan
     if not math.isfinite(value):
         raise wrong_result(slot, name, result, "a finite number")
     return value
@@ -214,10 +214,9 @@ def _reason(error: BaseException) -> str:
 
 def _place(made: Callable[..., object]) -> str:
     """Return the file and line of an option."""
-    try:
+    with contextlib.suppress(OSError, TypeError):  # without source, such as a built-in function
         return f"{inspect.getsourcefile(made)}:{inspect.getsourcelines(made)[1]}"
-    except (OSError, TypeError):  # without source, such as a built-in function
-        return made.__module__
+    return made.__module__
 
 
 def _place_in(error: BaseException, modules: set[str]) -> str | None:

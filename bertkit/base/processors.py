@@ -36,11 +36,10 @@ def num_processors() -> int:
 
 def _quota(group: Path) -> float | None:
     """Return how many processors a control group may use; None without a limit."""
-    try:
-        limit, period = map(int, (group / "cpu.max").read_text(encoding="ascii").split())
-    except (OSError, ValueError):
-        return None  # no such file, or "max 100000"
-    return limit / period
+    with contextlib.suppress(ValueError):  # no such file, or "max 100000"
+        limit, period = map(int, system_text(group / "cpu.max").split())
+        return limit / period
+    return None
 
 
 @functools.cache

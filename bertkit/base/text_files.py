@@ -212,10 +212,9 @@ def unpacking(where: Callable[[], str]) -> AbstractContextManager[None]:
 
 def is_text_encoding(name: str) -> bool:
     """Whether texts in this encoding can be read: UTF-16, or one in which a line feed is the byte 0x0a."""
-    try:
+    with contextlib.suppress(LookupError):
         return is_utf16(name) or "\n".encode(name) == b"\n"
-    except LookupError:
-        return False
+    return False
 
 
 def is_utf16(encoding: str) -> bool:

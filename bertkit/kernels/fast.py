@@ -8,6 +8,7 @@ Axes: as in model/attention.py.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -92,10 +93,9 @@ def has_onednn() -> bool:
 
 def _is_intel() -> bool:
     """Whether MKL runs at full speed on this processor."""
-    try:
+    with contextlib.suppress(OSError):
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return True  # unknown, so `onednn_linear` stays off
+    return True  # unknown, so `onednn_linear` stays off
 
 
 def allow_compiler_cache() -> None:

@@ -6,6 +6,7 @@ manifest.json  versions, git revision, hashes, world size, command line, the ide
 eval.json      the final metrics; it exists only in a finished run
 """
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,10 +154,9 @@ def read_scores(run_dir: Path, file: str = RESULT) -> dict[str, Any]:
 def read_settings(run_dir: Path) -> dict[str, Any]:
     """Read the resolved settings of a run."""
     path = run_dir / "config.yaml"
-    try:
+    settings = None
+    with contextlib.suppress(OSError, ValueError):
         settings = parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not the settings of a run; restore it")
     return current(settings)

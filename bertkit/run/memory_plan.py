@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertkit.base.memory import gigabytes, memory_here, require_memory
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads, Trained
+from bertkit.model.heads import BertWithHeads, Trained, num_parameters
 
 TOO_MANY = 2**61  # float32 numbers; torch counts their bytes in 64 bits
 BYTES_OF_A_TOKEN = 32  # in a batch: token id, segment id, position and sequence number, 8 bytes each
@@ -77,13 +77,11 @@ def num_weights(config: BertConfig) -> int:
 
     They are those of a model with two layers, and for each further layer those of its third one: ten thousand layers take a minute.
     """
-    try:
-        with torch.device("meta"):
-            two, three = (BertWithHeads(replace(config, num_hidden_layers=n), (), with_pooler=False) for n in (2, 3))
-    except RuntimeError:
-        return TOO_MANY
-    of_two, of_three = sum(map(torch.numel, two.parameters())), sum(map(torch.numel, three.parameters()))
-    return of_two + (config.num_hidden_layers - 2) * (of_three - of_two)
+    with contextlib.suppress(RuntimeError), torch.device("meta"):
+        two, three = (BertWithHeads(replace(config, num_hidden_layers=n), (), with_pooler=False) for n in (2, 3))
+        of_two, of_three = num_parameters(two.parameters()), num_parameters(three.parameters())
+        return of_two + (config.num_hidden_layers - 2) * (of_three - of_two)
+    return TOO_MANY
 
 
 def buffer_bytes(model: Trained, num_processes: int, is_strict: bool, saves_copies: bool) -> int:

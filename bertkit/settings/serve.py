@@ -1,5 +1,6 @@
 """The settings of `bertkit serve`."""
 
+import contextlib
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -88,10 +89,9 @@ class ServeSettings(CommandSettings):
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(name)
-    except ValueError:
-        return None
+    return None
 
 
 COMMAND = Command(

@@ -4,6 +4,7 @@ The masks of a sequence depend only on the sequence and its random key, not on t
 """
 
 import bisect
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -158,10 +159,9 @@ def by_sequence(batch: Unmasked, policy: MaskingConfig, choose: Callable[..., An
 
 def _read(made: Any, length: int) -> Chosen | None:
     """Read what a function returned for a sequence of this length; None if it is neither positions nor a pair."""
-    try:
+    arrays = list[Ints]()
+    with contextlib.suppress(TypeError, ValueError):
         arrays = [_integers(part) for part in (made if isinstance(made, tuple) else (made,))]
-    except (TypeError, ValueError):
-        return None
     match arrays:
         case [positions]:
             return Chosen(np.unique(positions))

@@ -1,5 +1,6 @@
 """Answers to words of other tools that are no setting here: what to set instead, computed from the other settings."""
 
+import contextlib
 import json
 import math
 import os
@@ -51,11 +52,10 @@ def _epochs(value: object, current: Current) -> str:
 def _shape(value: object, current: Current) -> str:
     """Convert a file with the sizes of a BERT to settings; for its weights, name the folder."""
     folder = f"for a model with weights set model_dir={Path(str(value)).parent}"
-    try:
+    shown = list[str]()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sizes = json.loads(Path(str(value)).expanduser().read_text(encoding="utf-8"))
         shown = [f"model.{name}={size}" for name, size in sizes.items() if current(f"model.{name}") not in (None, size)]
-    except (OSError, ValueError, AttributeError):
-        return folder
     return f"here it is {' '.join(shown)}; {folder}" if shown else folder
 
 

@@ -1,5 +1,6 @@
 """Baselines for labels of texts: logistic regression, for numbers ridge regression, on TF-IDF (weighted counts of words) or other vectors."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -93,14 +94,12 @@ def _predicted(
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
 
     vectorizer = TfidfVectorizer(token_pattern=r"\w+")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
-            known = vectorizer.fit_transform(train) if vectors is None else vectors.train
-            if _needs_too_much(known.shape[1], len(train), num_labels):
-                return []
-            new = vectorizer.transform(texts) if vectors is None else vectors.texts
-            predicted: list[Any] = model.fit(known, targets).predict(new).tolist()
-            return predicted
-    except ValueError:  # a single label, or texts without words
-        return []
+    with contextlib.suppress(ValueError), warnings.catch_warnings():  # a single label, or texts without words
+        warnings.simplefilter("ignore")  # labels that all rows or no rows have; no convergence
+        known = vectorizer.fit_transform(train) if vectors is None else vectors.train
+        if _needs_too_much(known.shape[1], len(train), num_labels):
+            return []
+        new = vectorizer.transform(texts) if vectors is None else vectors.texts
+        predicted: list[Any] = model.fit(known, targets).predict(new).tolist()
+        return predicted
+    return []
