@@ -80,12 +80,14 @@ class Explanation:
             f"The last {self.num_cut:,} pieces were truncated (task.max_seq_length).": self.num_cut,
             f"{NO_WEIGHTS}." if self.num_heads else RECURRENT: self.attentions is None,
         }
-        if self.alignment is None:
+        own = list[str]()
+        if self.alignment is not None:
+            own = self.alignment.notes()
+        else:
             nothing = "The model has no head for this input, so there is no prediction to explain."
             unknown = "No attributions: the head is a plug-in's, whose logits have a meaning of their own."
             notes[unknown if self.prediction else nothing] = self.target is None
             notes["No attributions, because of steps=0."] = self.target is not None and self.attribution is None
-        own = self.alignment.notes() if self.alignment is not None else []
         return [note for note, holds in notes.items() if holds] + own
 
 

@@ -75,17 +75,17 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
     architecture, config, use = architecture_of(model), model.config, _use_of(model)
     size = num_parameters(model.parameters())
+    is_causal_mlm = is_decoder(config) and "masked_lm" in model.heads
+    notes = {
+        "Each token attends only to earlier tokens. The model fills masks; it does not predict the next token.": is_causal_mlm,
+        f"Trained as GPT-BERT: {ONE_BEFORE}.": predicts_before(model),
+    }
     lines = [
         f"# {in_markdown(facts.title)}",
         "",
         f"A `{architecture}` with {size / 1e6:.1f} M parameters: {config.num_hidden_layers} layers of "
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
-        *(
-            ["Each token attends only to earlier tokens. The model fills masks; it does not predict the next token."]
-            if is_decoder(config) and "masked_lm" in model.heads
-            else []
-        ),
-        *([f"Trained as GPT-BERT: {ONE_BEFORE}."] if predicts_before(model) else []),
+        *(line for line, holds in notes.items() if holds),
         "",
         f"```python\n{_usage_example(model, use, facts.is_of_sentences)}```",
     ]
