@@ -76,11 +76,8 @@ class Embeddings(nn.Module):
         self.add_module(self.place, positions)
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.task = Embedding(config.task_type_vocab_size, size) if config.task_type_vocab_size else None
-        has_map, is_first, prob = (
-            config.embedding_size is not None,
-            config.projects_first,
-            config.embedding_dropout_prob,
-        )
+        has_map, is_first = config.embedding_size is not None, config.projects_first
+        prob = config.embedding_dropout_prob
         self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else nn.Identity()
         has_norm = is_bert and config.norm.of_embeddings
         self.norm = make_norm(config, config.hidden_size if is_first else size) if has_norm else nn.Identity()
