@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from bertkit.base.errors import InputError, listed
+from bertkit.base.errors import InputError, listed, refusing
 
 TIMEOUT_SECONDS = 1.2
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # to fine-tune: 22.6 M parameters, which learn from few examples (recipes/glue, recipes/own_data)
@@ -29,14 +29,15 @@ def is_id(name: str) -> bool:
 
 def path_of(model_dir: object, setting: str = "model_dir") -> Path:
     """Return a path from Python, such as a model directory; raise InputError if it is neither text nor a path."""
-    try:
+    named, expected = f"{setting}={model_dir!r:.80}", "expected a path, a run or a hub id"
+    with (
+        refusing(OSError, lambda error: f"{named}: {error.strerror}"),  # a name that is too long
+        # not text, a text that cannot be a name, a user without a home
+        refusing((TypeError, ValueError, RuntimeError), lambda _: f"{named}: {expected}"),
+    ):
         path = Path(model_dir or None).expanduser()  # type: ignore[arg-type]  # "" would mean the working directory
         path.resolve().exists()
-    except OSError as error:  # a name that is too long
-        raise InputError(f"{setting}={model_dir!r:.80}: {error.strerror}") from None
-    except (TypeError, ValueError, RuntimeError):  # not text, a text that cannot be a name, a user without a home
-        raise InputError(f"{setting}={model_dir!r:.80}: expected a path, a run or a hub id") from None
-    return path
+        return path
 
 
 def check_model(name: str, setting: str) -> None:

@@ -12,15 +12,16 @@ FTS5 takes a microsecond to score a passage, and a frequent word has many. So th
 its counts) are also stored as arrays, which numpy scores; those of other words are read from FTS5.
 """
 
-import contextlib
 import functools
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bertkit.apps.retrieval.library_file import damaged
 
 K1, B = 1.2, 0.75
 LEAST_IDF = 1e-6  # of words in most passages
@@ -28,6 +29,7 @@ FREQUENT = 1000  # the postings of a word that occurs so often in a library are 
 # a passage, by its place in the list of all, and how often it has the word
 _POSTING = np.dtype([("passage", "<u4"), ("count", "<u4")])
 MAX_CACHED = 64  # words whose stored postings are kept in memory: with natural text up to 0.2 kB a passage
+OTHER_POSTINGS = "postings of other passages than there are"  # what a damaged library has
 _ALL_WORDS = ""  # its postings are the list of all passages, by their ids, with their lengths
 Postings = NDArray[np.void]  # (n,) of _POSTING, ascending
 
@@ -64,15 +66,6 @@ def _postings_of(passages: str, all_passages: NDArray[np.int64]) -> Postings:
     return postings
 
 
-@contextlib.contextmanager
-def _fitting() -> Iterator[None]:
-    """Translate the errors of numpy for postings that are damaged."""
-    try:
-        yield
-    except (IndexError, TypeError, ValueError):
-        raise sqlite3.DataError("postings of other passages than there are") from None
-
-
 class _Scored(NamedTuple):
     """A word of a question, in some passages."""
 
@@ -83,7 +76,7 @@ class _Scored(NamedTuple):
 class Bm25:
     """The scores of passages in a library that is open for reading."""
 
-    @_fitting()
+    @damaged(OTHER_POSTINGS)
     def __init__(self, connection: sqlite3.Connection, num_passages: int) -> None:
         """Read the lengths of all passages, and take over the library's rules for words."""
         self._connection, self._num_passages = connection, num_passages
@@ -104,7 +97,7 @@ class Bm25:
         connection.execute(table.replace(" words ", " temp.question "))
         connection.execute("CREATE VIRTUAL TABLE temp.asked USING fts5vocab(temp, question, instance)")
 
-    @_fitting()
+    @damaged(OTHER_POSTINGS)
     def best(self, words: Sequence[str], num_hits: int, fits: NDArray[np.bool_]) -> dict[int, float]:
         """Return the ids and scores of the best passages that fit, the best first; of equal ones, the first in the library.
 
@@ -135,7 +128,7 @@ class Bm25:
         rareness = math.log((self._num_passages - len(postings) + 0.5) / (len(postings) + 0.5))
         return rareness if rareness > 0 else LEAST_IDF
 
-    @_fitting()
+    @damaged(OTHER_POSTINGS)
     def num_with(self, word: str) -> int:
         """Count the passages with a word."""
         return max((len(self._postings(term)) for term in self._in_the_index([word])), default=0)

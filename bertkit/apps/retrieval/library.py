@@ -195,11 +195,9 @@ class Library:
         kind = record_type(encoder.dimension, encoder.numbers)
         records = np.empty(self.num_passages, kind)
         rows = self._connection.execute("SELECT vector FROM passages LEFT JOIN vectors ON passage = id ORDER BY id")
-        try:
+        with library_file.damaged("a passage without a vector, or one of another size"):
             for place, (vector,) in enumerate(rows):
                 (records[place],) = np.frombuffer(vector, kind)
-        except (TypeError, ValueError):
-            raise sqlite3.DataError("a passage without a vector, or one of another size") from None
         return records
 
     def _hits(self, rows: Iterable[_FoundRow], scores: Mapping[int, float]) -> list[Hit]:

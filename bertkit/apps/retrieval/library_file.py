@@ -83,13 +83,20 @@ def make_tables(connection: sqlite3.Connection, settings: PassagesConfig) -> Non
     connection.executescript(_TABLES.format(tokenize=tokenize, settings=made, application=APPLICATION, version=VERSION))
 
 
+@contextlib.contextmanager
+def damaged(what: str) -> Iterator[None]:
+    """Turn errors about what a damaged library holds into SQLite's, with this message."""
+    try:
+        yield
+    except (InputError, LookupError, TypeError, ValueError):
+        raise sqlite3.DataError(what) from None
+
+
 def stored_settings(connection: sqlite3.Connection) -> PassagesConfig:
     """Return how the documents of a library were cut into passages."""
     row = connection.execute("SELECT value FROM settings WHERE name = 'passages'").fetchone()
-    try:
+    with damaged("unreadable settings"):
         return build(PassagesConfig, json.loads(row[0]))
-    except (InputError, TypeError, ValueError):
-        raise sqlite3.DataError("unreadable settings") from None
 
 
 def make_vectors(connection: sqlite3.Connection, encoder: EncoderIdentity) -> None:
@@ -103,10 +110,8 @@ def make_vectors(connection: sqlite3.Connection, encoder: EncoderIdentity) -> No
 def stored_encoder(connection: sqlite3.Connection) -> EncoderIdentity | None:
     """Return the model that made the vectors; None for a library without vectors."""
     row = connection.execute("SELECT value FROM settings WHERE name = 'encoder'").fetchone()
-    try:
+    with damaged("unreadable encoder"):
         return None if row is None else EncoderIdentity(**json.loads(row[0]))
-    except (TypeError, ValueError):
-        raise sqlite3.DataError("unreadable encoder") from None
 
 
 def seal(path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertkit.apps.server.workers import Worker, supervise
-from bertkit.base.errors import InputError, install_extra, say
+from bertkit.base.errors import InputError, install_extra, refusing, say
 from bertkit.base.files import check_regular
 from bertkit.base.processors import num_processors
 from bertkit.base.text_files import read_lines
@@ -55,15 +55,14 @@ def _read_token(path: str | None) -> bytes | None:
 def _listener(settings: ServeSettings, has_token: bool) -> socket.socket:
     """Bind the address; clients that connect now wait until the models are loaded."""
     host, port = settings.host, settings.port
-    try:
+    advice = "set another port= or host=, or stop the program that uses this one"
+    with refusing(
+        (OSError, OverflowError, UnicodeError),
+        lambda error: f"host={host} port={port}: {getattr(error, 'strerror', None) or error}; {advice}",
+    ):
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)  # IPv4 first
         listener = socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"host={host} port={port}: {reason}; set another port= or host=, or stop the program that uses this one"
-        ) from None
     if not settings.is_loopback:
         missing = "encryption" if has_token else "password and no encryption"
         say(
