@@ -240,7 +240,7 @@ def test_a_finished_run_is_no_other_run(
 
 # a rate at which the score rises, falls, and rises again
 PATIENT = [
-    "seed=2",
+    "seed=3",
     "optimizer.peak_learning_rate=3e-2",
     "num_epochs=20",
     "evaluation.patience=2",
