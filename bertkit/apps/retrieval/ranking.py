@@ -109,7 +109,7 @@ class Searcher:
         self.has_odds = spans is not None and not spans.is_always_answered
         self.num_candidates: int = num_candidates or default["candidates"]
         self.glossary, self.translator, self.encoder = glossary, translator, encoder
-        self.num_cut = 0  # questions of which a model has read the beginning alone
+        self.num_cut = 0  # questions of which a model has read only the beginning
 
     @property
     def orders(self) -> list[str]:
