@@ -9,8 +9,9 @@ A tagger is trained on words with tags. Those of texts with entities are cut by 
 """
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -173,15 +174,20 @@ def _squeezed(text: str) -> str:
     return "".join(text.replace("\\n", " ").split())
 
 
-def entities_of(text: str, words: Sequence[Word], prediction: TaggingPrediction) -> list[Entity]:
+def entities_of(
+    text: str, words: Sequence[Word], prediction: TaggingPrediction, labels: Collection[str]
+) -> list[Entity]:
     """Group tagged words into entities, as the CoNLL evaluation does, for any tagging scheme.
 
-    If the tags mark no chunks, such as parts of speech, each word is an entity.
+    If the tags mark no chunks, words with the same tag are an entity, as in `transformers`, if there is a label O for the others;
+    without it, as for parts of speech, each word is an entity.
     """
     try:
         chunks = chunks_of(prediction.tags)
     except ValueError:
-        chunks = [(tag, number, number + 1) for number, tag in enumerate(prediction.tags)]
+        own = enumerate(prediction.tags)
+        runs = [[*run] for _, run in itertools.groupby(own, key=lambda word: word[1] if "O" in labels else word)]
+        chunks = [(run[0][1], run[0][0], run[-1][0] + 1) for run in runs if run[0][1] != "O"]
     entities = []
     for label, first, last in chunks:
         start, end = words[first].start, words[last - 1].end
@@ -224,7 +230,7 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
         in_words = [_in_words(*pair) for pair in zip(examples, words, strict=True)]
         tagged = tags_of(in_words, features, model.logits(features), self.labels)
         return [
-            TextPrediction(named.words, p.tags, entities_of(example.text, own, p))
+            TextPrediction(named.words, p.tags, entities_of(example.text, own, p, self.labels))
             for example, own, named, p in zip(examples, words, in_words, tagged, strict=True)
         ]
 

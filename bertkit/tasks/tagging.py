@@ -12,7 +12,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.entities import EntitiesTask, tagged_texts
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells
-from bertkit.tasks.reading.conll import Sentence, parts_of, to_iob2
+from bertkit.tasks.reading.conll import Sentence, parts_of, scheme_of, to_scheme_of
 from bertkit.tasks.reading.labels import Ids, Labels, tags_in, words_in
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_value
@@ -149,7 +149,8 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         """Return the metrics of chunks, or of tags that mark no chunks."""
         unmarked = next((label for label in self.labels if parts_of(label) is None), None)
         if unmarked is None:
-            return TaskMetrics("tags that mark chunks", ("seqeval", "seqeval_strict", "accuracy"))
+            strict = ("seqeval_strict",) if scheme_of(self.labels) == "iob2" else ()
+            return TaskMetrics("tags that mark chunks", ("seqeval", *strict, "accuracy"))
         advice = (
             f", such as '{unmarked}'; set task.metrics=[accuracy] task.best_metric=accuracy, or write tags as in B-PER"
         )
@@ -228,18 +229,22 @@ def _examples(reading: Reading, sentences: Iterator[Sentence]) -> Iterator[Taggi
 
 
 def _convert(reading: Reading, sentences: Sequence[Sentence]) -> None:
-    """Convert the tags of a file to IOB2, in place; then its labels are known, unless the tags mark no chunks."""
+    """Convert the tags of a file to the scheme of the labels, in place; without known ones they become those of IOB2, unless no tag marks a chunk."""
     for sentence in sentences:
         if reading.is_labelled and sentence.words and not sentence.tags:
             where = reading.table.place(sentence.lines[0])
             raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
     if not any(sentence.tags for sentence in sentences):
         return
-    converted = to_iob2(reading.config, sentences, reading.table.name, reading.table.place)
+    known = reading.config.label_names or reading.known_labels or ()
+    converted = to_scheme_of(known, reading.config, sentences, reading.table.name, reading.table.place)
     reading.file_warnings += converted.warnings
     if converted.scheme == "none":
         return
-    reading.notes.append(converted.scheme.upper() + ("" if converted.scheme == "iob2" else " read as IOB2"))
+    scheme = scheme_of(known)
+    reading.notes.append(
+        converted.scheme.upper() + ("" if converted.scheme == scheme else f" read as {scheme.upper()}")
+    )
     if reading.known_labels is None:
         types = sorted({tag[2:] for sentence in sentences for tag in sentence.tags if tag != "O"})
         reading.known_labels = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))

@@ -12,10 +12,11 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, wordpiece
 from bertkit.tasks import words as words_module
+from bertkit.tasks.entities import entities_of
 from bertkit.tasks.feature import TaggingFeature
 from bertkit.tasks.task_config import TaggingConfig
 from bertkit.tasks.trainable import task_of
-from bertkit.tasks.words import TaggingExample
+from bertkit.tasks.words import TaggingExample, TaggingPrediction
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefg", *(f"##{letter}" for letter in "abcdefg"), ".", "x", "##x"]
 LABELS = ("O", "B-X", "I-X", "B-Y")
@@ -173,3 +174,21 @@ def test_a_text_that_fits_is_one_window(letters: Tokenizer) -> None:
 def test_unknown_tag_is_refused(letters: Tokenizer) -> None:
     with pytest.raises(InputError, match="example 1: unknown tag 'B-Z'"):
         features_of([example("a", "B-Z")], letters, LABELS, 7)
+
+
+@pytest.mark.parametrize(
+    ("labels", "tags", "expected"),
+    [
+        (("O", "X", "Y"), "X X O Y X", [("a b", "X"), ("d", "Y"), ("e", "X")]),  # as the pipeline of transformers
+        (("O", "X", "Y"), "O O O O O", []),
+        (("N", "V"), "N N V N N", [("a", "N"), ("b", "N"), ("c", "V"), ("d", "N"), ("e", "N")]),
+        (LABELS, "B-X I-X O B-Y B-X", [("a b", "X"), ("d", "Y"), ("e", "X")]),
+    ],
+)
+def test_entities_of_labels_with_and_without_prefixes(
+    letters: Tokenizer, labels: tuple[str, ...], tags: str, expected: list[tuple[str, str]]
+) -> None:
+    text = "a b c d e"
+    prediction = TaggingPrediction(tags.split(), [0.5] * 5)
+    entities = entities_of(text, letters.words([text])[0], prediction, labels)
+    assert [(entity.text, entity.label) for entity in entities] == expected

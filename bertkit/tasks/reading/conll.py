@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from bertkit.tasks.task_config import TaskConfig, number_of
 
 Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
 _MARKED = re.compile("[BIESLU]-")
+_SINGLES = {"E", "S", "L", "U"}
 _PARTS = re.compile("([BIESLU])-(.+)", re.DOTALL)
 FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
@@ -96,6 +97,21 @@ def convert(tags: Sequence[str], scheme: str) -> list[str]:
     return converted
 
 
+def scheme_of(labels: Iterable[str]) -> str:
+    """Return the scheme of a model's labels: IOB2 if each type has a label B-, as if there are no labels, otherwise IOB1 or BIOES."""
+    parts = [own for own in map(parts_of, labels) if own is not None and own.type]
+    if not _SINGLES.isdisjoint(own.prefix for own in parts):
+        return "bioes"
+    return "iob2" if {own.type for own in parts} == {own.type for own in parts if own.prefix == "B"} else "iob1"
+
+
+def as_labels(tags: Sequence[str], labels: Collection[str]) -> list[str]:
+    """Write a sentence's tags as a model with these labels does: L- and U- for E- and S-, I- for a B- that it lacks."""
+    other = {"E": "L", "S": "U", "B": "I"}
+    written = ((tag, f"{other.get(tag[0], tag[0])}{tag[1:]}") for tag in convert(tags, scheme_of(labels)))
+    return [spelling if tag not in labels and spelling in labels else tag for tag, spelling in written]
+
+
 def first_break(tags: Sequence[str], scheme: str) -> int | None:
     """Return the first word whose tag breaks the scheme; None if no tag does."""
     spelling = str.maketrans("LU", "ES") if scheme == "bioes" else {}
@@ -116,7 +132,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
     if distinct != {"O"} and not (marked and ("O" in distinct or marked == distinct)):
         return "none"
     whole = [tags for tags in sentences if all(map(parts_of, tags))]
-    if any(tag[0] in "ESLU" for tag in marked):
+    if any(tag[0] in _SINGLES for tag in marked):
         return "bioes"
     return min(("iob2", "iob1"), key=lambda scheme: sum(first_break(tags, scheme) is not None for tags in whole))
 
@@ -269,14 +285,16 @@ def read_conll(
 
 @dataclass(frozen=True)
 class Converted:
-    """What the conversion of tags to IOB2 found out."""
+    """What the conversion of tags found out."""
 
     scheme: str  # of the file
     warnings: list[str] = field(default_factory=list)
 
 
-def to_iob2(task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]) -> Converted:
-    """Convert the tags of all sentences to IOB2, in place.
+def to_scheme_of(
+    labels: Collection[str], task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
+) -> Converted:
+    """Convert the tags of all sentences to the scheme of a model's labels, in place; without labels to IOB2.
 
     If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
     interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
@@ -299,7 +317,7 @@ def to_iob2(task: TaskConfig, sentences: Sequence[Sentence], name: str, place: C
             at = first_break(tags, scheme)
             if at is not None:
                 breaks.append((f"'{tags[at]:.80}'", place(sentence.lines[words][at])))
-            sentence.tags[words] = convert(tags, "iob2")
+            sentence.tags[words] = as_labels(tags, labels)
     if not breaks:
         return Converted(scheme)
     tag, where = breaks[0]

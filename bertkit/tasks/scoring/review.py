@@ -124,8 +124,8 @@ def review_of_tags(sentences: Sequence[TaggedSentence]) -> Review:
             confidences.append((score, true == tag))
     # one mistake per sentence, because the others often follow from it
     mistaken = [one.surest_mistake() for one in sentences if [*one.gold] != [*one.predicted]]
-    types = sorted({*itertools.chain.from_iterable(pairs)} - {"O"})
-    labels = [*types, "O"] if marks_chunks else types
+    kinds = {*itertools.chain.from_iterable(pairs)}
+    labels = sorted({*kinds, *("O",) * marks_chunks}, key=lambda kind: (kind == "O", kind))
     return {
         "by_label": scores_by_entity(sentences) if marks_chunks else scores_by_label(pairs, labels),
         "confusion": confusion(pairs, labels),

@@ -92,6 +92,24 @@ def test_json_tags_are_converted_to_iob2(tmp_path: Path) -> None:
     assert source.describe().endswith("2 sequences of 3 words; O 2 (66.7%), B-PER 1 (33.3%)")
 
 
+@pytest.mark.parametrize(
+    ("labels", "tags", "scheme"),
+    [
+        ("O B-P I-P B-L I-L", "B-P I-P O B-L B-L", "IOB2"),
+        ("O B-P I-P E-P S-P B-L I-L E-L S-L", "B-P E-P O S-L S-L", "IOB2 read as BIOES"),
+        ("O B-P I-P L-P U-P B-L I-L L-L U-L", "B-P L-P O U-L U-L", "IOB2 read as BIOES"),
+        ("O I-P B-L I-L", "I-P I-P O I-L B-L", "IOB2 read as IOB1"),  # no name of a person followed another
+        ("O I-P I-L", "I-P I-P O I-L I-L", "IOB2 read as IOB1"),
+    ],
+)
+def test_tags_are_those_of_a_published_model(tmp_path: Path, labels: str, tags: str, scheme: str) -> None:
+    write(tmp_path, "dev.conll", "Al B-P\nRo I-P\nin O\nBonn B-L\nKiel B-L\n")
+    source = read(tmp_path, "tagging", "dev", labels=tuple(labels.split()))
+    assert tagged(source)[0][1] == tuple(tags.split())
+    assert f"({scheme})" in source.describe().replace("conll, sentences, ", "")
+    assert ("seqeval_strict" in source.task.fitting_metrics().metrics) == ("B-P I-P B-L" in labels)
+
+
 def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
     """As pandas writes them, and as a JSON list in a cell."""
     lists = [["Bob", "it's", ",", "a"], ["B-PER", "O", "O", "O"]]

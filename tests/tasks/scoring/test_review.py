@@ -101,6 +101,10 @@ def test_a_review_of_tags() -> None:
     }
     assert actual["confusion"] == {"labels": ["X", "Y", "O"], "counts": [[1, 1, 0], [0, 0, 0], [0, 1, 1]]}
     assert actual["mistakes"]["rows"] == [["1", "c", "a b [c]", "O", "B-Y", "0.700"]]
+    outside = task_of(task).review(
+        [TaggingExample("1", ("a", "b"), ("X", "O"))], [TaggingPrediction(["X", "X"], [0.9] * 2)]
+    )
+    assert outside["confusion"] == {"labels": ["X", "O"], "counts": [[1, 0], [1, 0]]}
     parts = [TaggingExample("1", ("a", "b"), ("NOUN", "VERB"))]
     actual = task_of(task).review(parts, [TaggingPrediction(["NOUN", "NOUN"], [0.5, 0.5])])
     assert actual["by_label"]["NOUN"] == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
