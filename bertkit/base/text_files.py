@@ -152,14 +152,14 @@ def is_deep(value: object) -> bool:
 
 
 def read_lines(
-    path: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
+    path: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False, keeps_returns: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Read the lines of a file or pipe, numbered from 1, or its blocks; decompress it. For the options see `numbered_lines`.
 
     Raises InputError if it is missing, damaged or not text; the message has the line number.
     """
     with _opened(path, str(path)) as file:
-        yield from numbered_lines(unpacked(file, path), path, encoding, advice, in_blocks)
+        yield from numbered_lines(unpacked(file, path), path, encoding, advice, in_blocks, keeps_returns)
 
 
 def _opened(path: Path, named: str) -> io.BufferedReader:
@@ -242,15 +242,23 @@ def as_utf8(file: io.BufferedReader, encoding: str) -> Encoded:
 
 
 def numbered_lines(
-    file: io.BufferedReader, name: Path, encoding: str = "utf-8", advice: str = ADVICE, in_blocks: bool = False
+    file: io.BufferedReader,
+    name: Path,
+    encoding: str = "utf-8",
+    advice: str = ADVICE,
+    in_blocks: bool = False,
+    keeps_returns: bool = False,
 ) -> Iterator[tuple[int, str]]:
-    """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages."""
+    """Read lines, numbered from 1, without line ends, or blocks as `text_blocks` does; `name` is used in error messages.
+
+    `keeps_returns` keeps the carriage return before a line feed, since both may be in a quoted cell.
+    """
     with unpacking(lambda: str(name)):
         file, encoding = as_utf8(file, encoding)
         read = text_blocks if in_blocks else line_blocks
         for first, lines in read(file, lambda number: f"{name}:{number}", encoding=encoding, advice=advice):
             for number, line in [(first, lines)] if isinstance(lines, str) else enumerate(lines, first):
-                yield number, line if in_blocks else line.removesuffix("\r")
+                yield number, line if in_blocks or keeps_returns else line.removesuffix("\r")
 
 
 def text_blocks(

@@ -46,7 +46,7 @@ from bertkit.tasks.reading.labels import IdLike
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
-from bertkit.tasks.reading.tables import InputTable, Rows, cell_table, open_table, records
+from bertkit.tasks.reading.tables import SEPARATORS, InputTable, Rows, cell_table, open_table, records
 from bertkit.tasks.task import ENDINGS, AnyTask
 from bertkit.tasks.task_config import TaskConfig, names_of
 from bertkit.tasks.trainable import task_of
@@ -258,6 +258,7 @@ class _LineOptions(TypedDict):
     encoding: str
     advice: str  # about bytes that do not fit it
     in_blocks: bool  # whether to read blocks of JSON
+    keeps_returns: bool  # whether lines keep the carriage return at their end
 
 
 def _options(task: TaskConfig, path: Path, format: str) -> _LineOptions:
@@ -265,7 +266,12 @@ def _options(task: TaskConfig, path: Path, format: str) -> _LineOptions:
     convert, setting = f"convert it: iconv -f WINDOWS-1252 -t UTF-8 {files}", user_name("task.encoding")
     way = f"{convert}; or set {setting}=cp1252" if setting else convert
     advice = way if task.encoding == "utf-8" else "set another task.encoding="
-    return {"encoding": task.encoding, "advice": advice, "in_blocks": format == "json"}
+    return {
+        "encoding": task.encoding,
+        "advice": advice,
+        "in_blocks": format == "json",
+        "keeps_returns": format in SEPARATORS,
+    }
 
 
 def _parquet_table(path: Path, data: bytes | None = None) -> InputTable:

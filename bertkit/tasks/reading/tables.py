@@ -140,17 +140,17 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
         case "tsv" | "csv":
             csv.field_size_limit(LARGEST_RECORD)  # a cell may hold a whole document
             first, usual = next(lines), SEPARATORS[format]
-            told = _TOLD.fullmatch(first[1])
+            told = _TOLD.fullmatch(first[1].removesuffix("\r"))
             first = next(lines, first) if told else first
             following = list(itertools.islice(lines, (COUNTED_LINES if format == "csv" else ROWS_AHEAD) - 1))
-            beginning = [first[1], *(line for _, line in following)]
+            beginning = [line.removesuffix("\r") for _, line in (first, *following)]
             mark = told[1] if told and task.separator == "auto" else _separator(task, usual, beginning)
             lines = itertools.chain([first], following, lines)
             if format == "csv" or (task.hub.path is None and _has_quotes(beginning, mark)):
                 rows = _csv_rows(name, lines, mark, 1 if told else 0)
             else:
                 of_line = _unquoted if task.hub.path is None else str.split
-                rows = ((n, of_line(line, mark)) for n, line in lines)
+                rows = ((n, of_line(line.removesuffix("\r"), mark)) for n, line in lines)
             format += "" if mark == usual else f" separated by {mark!r}"
             return cell_table(task, name, format, rows, short_rows)
         case "json":

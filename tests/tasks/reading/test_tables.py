@@ -214,6 +214,17 @@ def test_questions_without_answers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("mark", [",", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n"])
+def test_line_breaks_in_cells_are_kept(tmp_path: Path, mark: str, end: str) -> None:
+    """Those of texts from the web, as Python and pandas read them: places of answers count both characters."""
+    context = "One\r\ntwo\nthree"
+    cells = ("id", "question", "context", "answer", "answer_start"), ("q1", "Who?", f'"{context}"', "three", "9")
+    write(tmp_path, "train.csv" if mark == "," else "train.tsv", "".join(f"{mark.join(row)}{end}" for row in cells))
+    (example,) = read(tmp_path, "spans", "train").examples
+    assert example == SpanExample("q1", "Who?", context, (Answer("three", 9),))
+
+
 SEMICOLONS = "text;label\na, b;good\nc;bad\n"
 OTHER_FILES = [  # the content of train.csv; settings; the description
     (SEMICOLONS.encode(), [], "csv separated by ';'"),
