@@ -38,9 +38,10 @@ _SINGLES = {"E", "S", "L", "U"}
 _PARTS = re.compile("([BIESLU])-(.+)", re.DOTALL)
 FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
-_REMARK = re.compile(
-    r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b"
-)  # a comment in MultiCoNER, Universal NER and CoNLL-U Plus
+_REMARK = re.compile(r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b")  # in MultiCoNER, CoNLL-U Plus and others
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a multiword range or an empty node in CoNLL-U
+_NAMES_OF_WORDS = {"word", "words", "token", "tokens"}
+_NAMES_OF_TAGS = {"tag", "tags", "ner", "ner_tags", "pos", "pos_tags", "label", "labels"}
 MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 
@@ -192,7 +193,7 @@ class _Layout:
 
 _LAYOUTS = {
     "conll": _Layout(words=0, tags=-1, comment=None, document="-DOCSTART-"),
-    "conllu": _Layout(FORM, UPOS, comment="#", document="# newdoc", no_word=re.compile(r"\d+[-.]\d+$"), num_cells=10),
+    "conllu": _Layout(FORM, UPOS, comment="#", document="# newdoc", no_word=_NO_WORD, num_cells=10),
 }
 
 
@@ -233,7 +234,7 @@ class _Lines:
             way = "set task.columns.words=1 if column 0 numbers the words" if is_numbered else "correct the line"
             way = _COMMENTS if "#" in (line[0], self.first[0]) else way
             raise InputError(f"{where}: {wrong_number(cells, self.num_cells)}; {way}")
-        if layout.no_word and layout.no_word.match(cells[0]):
+        if layout.no_word and layout.no_word.fullmatch(cells[0]):
             return
         columns = self.columns[: len(cells)]  # the only column has the words
         for column in columns:
@@ -258,10 +259,32 @@ def read_conll(
 ) -> Iterator[tuple[int, Sentence]]:
     """Yield sentences, or documents, with the line where each begins.
 
-    Raises InputError if a line has too few or too many cells, or an empty word or tag; or if task.documents=true, but no line
-    begins a document.
+    Raises InputError if a line has too few or too many cells, or an empty word or tag; if the usual column of words has none, but their
+    numbers or the name of the column; or if task.documents=true, but no line begins a document.
     """
     layout = _Layout.of(task, format)
+    sentences = _read(task, name, layout, lines)
+    head = list(itertools.islice(sentences, 2))
+    if head and layout.words == 0 and not isinstance(task.columns.words, int):
+        where, first = f"{name}:{head[0][0]}", head[0][1]
+        if all(_is_numbered(one) for _, one in head) and sum(len(one.words) for _, one in head) > 2:
+            way = "set task.columns.words=1 task.columns.tags=2, as for GermEval, or the format conllu for CoNLL-U"
+            raise InputError(f"{where}: column 0 numbers the words; {way}")
+        if first.words[0].lower() in _NAMES_OF_WORDS and "".join(first.tags[:1]).lower() in _NAMES_OF_TAGS:
+            way = "remove it, or set task.format=tsv if each row has a whole sentence"
+            raise InputError(f"{where}: the first line names the columns; {way}")
+    yield from itertools.chain(head, sentences)
+
+
+def _is_numbered(sentence: Sentence) -> bool:
+    """Whether the words of each sentence are the numbers from 1; CoNLL-U also has ranges."""
+    parts = (itertools.filterfalse(_NO_WORD.fullmatch, sentence.words[words]) for words in sentence.sentences())
+    return all(word == str(number) for part in parts for number, word in enumerate(part, 1))
+
+
+def _read(
+    task: TaskConfig, name: Path, layout: _Layout, lines: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, Sentence]]:
     words, current, has_documents = _Lines(layout), Sentence(), False
     unit_id = _DOCUMENT_ID if task.documents else _SENTENCE_ID
     for number, line in lines:

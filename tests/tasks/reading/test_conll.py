@@ -76,6 +76,28 @@ def test_conllu_is_read_as_words_and_tags(tmp_path: Path) -> None:
     assert documents.labels == ("NN", "RB", "VB", "VBP")
 
 
+@pytest.mark.parametrize(
+    ("content", "line", "wrong"),
+    [
+        (UD, 3, "column 0 numbers the words"),  # CoNLL-U with the ending of CoNLL
+        ("".join(line for line in GERMEVAL.splitlines(True) if line[0] != "#"), 1, "column 0 numbers the words"),
+        ("word\tpos\nBob\tNOUN\n\nRo\tNOUN\n", 1, "the first line names the columns"),
+        ("tokens\tner_tags\nBob x\tB-P O\nRo x\tO O\n", 1, "the first line names the columns"),
+    ],
+)
+def test_a_column_without_words_is_none_of_words(tmp_path: Path, content: str, line: int, wrong: str) -> None:
+    write(tmp_path, "train.conll", content)
+    with pytest.raises(InputError, match=rf"train.conll:{line}: {wrong}; "):
+        read(tmp_path, "tagging", "train")
+
+
+def test_numbers_may_be_words(tmp_path: Path) -> None:
+    write(tmp_path, "train.conll", "1 N\n2 N\n3 N\n\nBob P\n")
+    assert tagged(read(tmp_path, "tagging", "train"))[0][0] == ("1", "2", "3")
+    write(tmp_path, "train.conll", "1 N\n2 N\n3 P\n")
+    assert tagged(read(tmp_path, "tagging", "train", "columns.words=0"))[0][0] == ("1", "2", "3")
+
+
 def test_words_without_tags_are_read(tmp_path: Path) -> None:
     write(tmp_path, "test.txt", "Bob\n\nEcce\nhomo\n")
     source = read(tmp_path, "conll2003", "test")
