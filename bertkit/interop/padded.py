@@ -149,11 +149,6 @@ class PaddedBert(nn.Module):
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
         self._check_length("input_ids", ids)
-        pad = self.config.pad_token_id
-        if self.config.skips_padding and bool(((ids == pad) & mask.bool()).any()):
-            raise ValueError(
-                f"input_ids: padding, token {pad}, among the tokens of a text, where it has no position; set attention_mask to 0 there"
-            )
         if counts_distances(self.config) and bool(_has_gap(mask).any()):
             raise ValueError(
                 "attention_mask: 0 between the tokens of a text; how far two tokens are apart counts in this model, so leave "

@@ -96,6 +96,7 @@ class Embeddings(nn.Module):
         With sinusoids, and in the Transformer, token embeddings are multiplied by sqrt(D) (Vaswani et al. 2017, section 3.4).
         """
         hidden: Tensor = self.token(input_ids)
+        position_ids = self.positions.number(position_ids, input_ids)
         hidden = hidden if self.scale is None else hidden * self.scale
         hidden = self.positions.add_to_tokens(hidden, position_ids)
         if self.segment is not None:

@@ -229,7 +229,7 @@ class BertConfig(BertShape):
     # by head: dropout before the pooler, and before the head's last map where it is not `classifier_dropout`
     pooler_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     head_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
-    # whether padding before a text does not shift the positions of its tokens, as in RoBERTa
+    # whether padding, before or in a text, has no position and does not shift those of other tokens, as in RoBERTa
     skips_padding: bool = field(default=False, metadata=IF_SET)
     # by place, `attention` or `feed_forward`: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`
     layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)

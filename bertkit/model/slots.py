@@ -126,6 +126,10 @@ class Positions(nn.Module):
         """Make what all layers of an encoder share, such as a table; None: nothing."""
         return None
 
+    def number(self, position_ids: Tensor, input_ids: Tensor) -> Tensor:
+        """Return the numbers of packed tokens in their sequences (S,), which `position_ids` counts without a gap."""
+        return position_ids
+
     def add_to_tokens(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
         """Change token embeddings (S, D) before segment embeddings are added."""
         return tokens
@@ -217,16 +221,32 @@ def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool
 
 @plugins.option("positions", "learned")
 class Learned(Embedding, Positions):
-    """A learned embedding of each position (Devlin et al. 2019, figure 2)."""
+    """A learned embedding of each position (Devlin et al. 2019, figure 2).
+
+    With `skips_padding` a padding token that is written in a text has no position, and the tokens after it are numbered as if it
+    were not there (transformers modeling_roberta.py `create_position_ids_from_input_ids`).
+    """
 
     module_name = "position"
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config.max_position_embeddings, config.embedding_width)
+        self.skipped_id = config.pad_token_id if config.skips_padding else None
+
+    def number(self, position_ids: Tensor, input_ids: Tensor) -> Tensor:
+        """Return the numbers of the tokens, -1 for those without a position."""
+        if self.skipped_id is None:
+            return position_ids
+        is_skipped, rows = input_ids == self.skipped_id, torch.arange(len(input_ids), device=input_ids.device)
+        num_before = is_skipped.cumsum(0) - is_skipped.long()
+        return (position_ids - num_before + num_before[rows - position_ids]).masked_fill(is_skipped, -1)
 
     def embed(self, hidden: Tensor, position_ids: Tensor) -> Tensor:
         """Add the embeddings."""
-        return hidden + self(position_ids)  # type: ignore[no-any-return]
+        if self.skipped_id is None:
+            return hidden + self(position_ids)  # type: ignore[no-any-return]
+        places: Tensor = self(position_ids.clamp(min=0))
+        return hidden + places.masked_fill(position_ids[:, None] < 0, 0)
 
 
 class Block(NamedTuple):

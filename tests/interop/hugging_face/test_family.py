@@ -232,8 +232,17 @@ def test_padding_before_a_text_does_not_shift_the_positions_of_roberta(tmp_path:
     expected = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
     actual = bertkit.load_model(tmp_path)(ids, mask).last_hidden_state
     torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="input_ids: padding, token 1, among the tokens of a text"):
-        bertkit.load_model(tmp_path)(ids)
+
+
+def test_padding_that_is_written_in_a_text_has_no_position_in_roberta(tmp_path: Path) -> None:
+    theirs = saved(tmp_path, "roberta", (), 2, vocab_size=50, pad_token_id=1, max_position_embeddings=20)
+    torch.nn.init.zeros_(theirs.embeddings.position_embeddings.weight[1])  # as training leaves it
+    theirs.save_pretrained(tmp_path)  # type: ignore[operator]
+    ids = torch.tensor([[2, 1, 1, 7, 1, 9, 8], [2, 3, 4, 5, 6, 7, 1], [1, 2, 7, 1, 3, 3, 3]])
+    mask = torch.tensor([[1] * 7, [1] * 7, [1] * 4 + [0] * 3])
+    expected = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+    actual = bertkit.load_model(tmp_path)(ids, mask).last_hidden_state
+    torch.testing.assert_close(actual[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
 
 
 def test_roberta_drops_before_the_map_of_its_sequence_head_alone(tmp_path: Path) -> None:
