@@ -176,18 +176,21 @@ def scores_table(runs: Sequence[tuple[str, str, Sequence[Mapping[str, float]]]])
     """Return the table of scores; a run is (name, steps, the scores of each seed)."""
     columns = list(dict.fromkeys(name for _, _, seeds in runs for scores in seeds for name in scores))
     rows = [
-        (name, steps, *(_cell([scores[column] for scores in seeds if column in scores]) for column in columns))
+        (name, steps, *(_cell([scores.get(column) for scores in seeds]) for column in columns))
         for name, steps, seeds in runs
     ]
     return Table("Scores", ("run", "steps", *map(metric_name, columns)), rows)
 
 
-def _cell(values: Sequence[float]) -> str:
+def _cell(of_seeds: Sequence[float | None]) -> str:
+    """Write a score, or the mean and standard deviation of several, with their number where not all seeds have one."""
+    values = [value for value in of_seeds if value is not None]
     if not values:
         return "-"
+    number = f" ({len(values)} of {len(of_seeds)} seeds)" if len(values) < len(of_seeds) else ""
     if len(values) == 1 or not all(map(math.isfinite, values)):
-        return format_score(statistics.fmean(values))
-    return f"{format_score(statistics.fmean(values))} ± {format_score(statistics.stdev(values))}"
+        return f"{format_score(statistics.fmean(values))}{number}"
+    return f"{format_score(statistics.fmean(values))} ± {format_score(statistics.stdev(values))}{number}"
 
 
 def comparison_page(runs: Sequence[tuple[str, Sequence[Rows]]], lines: Sequence[str], tables: Sequence[Table]) -> str:

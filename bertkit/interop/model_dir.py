@@ -25,6 +25,7 @@ _TEXT_FILES = (
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "added_tokens.json",
 )
 

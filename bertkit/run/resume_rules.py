@@ -89,6 +89,7 @@ FINETUNE: Rules = {
 }
 # settings that runs of earlier versions do not have, or that are not written by default, and what they then are
 UNWRITTEN = {"calibrate": False, "objective": "auto", "objective_options": {}}
+UNHASHED = "starting_weights.special_tokens_map.json"  # a file that versions before 0.3 did not hash
 LENGTH = "steps"  # the only WARN setting whose change makes a finished run continue
 
 
@@ -127,7 +128,7 @@ def changes(old: Mapping[str, object], new: Mapping[str, object]) -> list[Change
     old, new = {**UNWRITTEN, **old}, {**(UNWRITTEN if "seed" in new else {}), **new}
     common = [key for key in old if key in new]
     pairs = differences({key: old[key] for key in common}, {key: new[key] for key in common})
-    return [Change(*pair) for pair in pairs]
+    return [Change(*pair) for pair in pairs if pair[:2] != (UNHASHED, None)]
 
 
 def refused(changes: Sequence[Change], rules: Rules, allow: Sequence[str]) -> list[Change]:

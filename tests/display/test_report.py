@@ -10,7 +10,7 @@ from conftest import Page
 
 from bertkit.display.console import health_line, model_line, phase_line, scores_line, step_line
 from bertkit.display.page import Table
-from bertkit.display.report import CHARTS, TASK_CHARTS, comparison_page, write_report
+from bertkit.display.report import CHARTS, TASK_CHARTS, comparison_page, scores_table, write_report
 
 KEYS = [key for curves in CHARTS for key, _ in curves.series]
 
@@ -242,3 +242,9 @@ def test_health_line_compares_loss_with_its_controls() -> None:
     assert re.search(r"has learned.*0\.750.*0\.572$", health_line(PAIRS, pairs).removeprefix(line))
     chance = health_line({**PAIRS, "nsp_accuracy": 0.59}, pairs)
     assert "next sentence prediction has not learned: NSP accuracy 0.590" in chance
+
+
+def test_a_mean_of_fewer_seeds_says_how_many() -> None:
+    seeds = [{"f1": 0.5, "loss": 1.0}, {"loss": 3.0}, {"loss": 2.0}]
+    (row,) = scores_table([("mean of 3 seeds", "7", seeds)]).rows
+    assert row[2:] == ("0.5000 (1 of 3 seeds)", "2 ± 1")

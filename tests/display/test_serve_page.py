@@ -104,6 +104,7 @@ class Scripted(BaseHTTPRequestHandler):
                 "answers": [FULL] * asked["top_k"] if word == "many" else HITS[: asked["top_k"]],
                 "order": asked["order"],
                 "has_odds": word != "odd",
+                "is_cut": word == "cut",
                 "seconds": 0.1,
             }
             self._send(200, json.dumps(reply))
@@ -520,6 +521,9 @@ def test_page_shows_search_results(browser: Browser, scripted: str) -> None:
     browser.wait("document.querySelectorAll('.share').length === 0")
     assert text_of(browser, ".hits .unsure") == []
     assert "gives no probability of an answer" in text_of(browser, "#found > .soft")[0]
+    write(browser, "cut")  # a question that is longer than the reader's input
+    browser.press("Enter")
+    browser.wait("document.querySelector('#found').textContent.includes('longer than a model reads')")
 
 
 def test_ten_passages_fit_two_screens(browser: Browser, scripted: str) -> None:

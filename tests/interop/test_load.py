@@ -11,9 +11,10 @@ from conftest import small_model
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.tokenizers.files import ADDED, CONFIG, SPECIAL_MAP
 from bertkit.interop.hugging_face import directory as huggingface
 from bertkit.interop.hugging_face.directory import text_files, write_model
-from bertkit.interop.model_dir import resolve_model_dir
+from bertkit.interop.model_dir import hashes_of, resolve_model_dir
 from bertkit.train import checkpoint
 from bertkit.train.checkpoint import Checkpoint
 
@@ -128,3 +129,15 @@ def test_missing_model_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(InputError, match=r"config\.json: a file; name its folder"):
         load_model(tmp_path / "config.json")
+
+
+def test_every_file_that_a_tokenizer_is_read_from_is_hashed(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported / "encoder", tmp_path / "model")
+    (tmp_path / "model" / "added_tokens.json").write_text("{}")
+    before = hashes_of(tmp_path / "model")
+    for name in ("config.json", "tokenizer.json", CONFIG, SPECIAL_MAP, ADDED):
+        path = tmp_path / "model" / name
+        path.write_text(f"{path.read_text()}\n")
+        after = hashes_of(tmp_path / "model")
+        assert {key for key in after if after[key] != before.get(key)} == {name}
+        before = after

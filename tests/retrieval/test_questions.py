@@ -40,3 +40,11 @@ def test_answers_in_json(tmp_path: Path) -> None:
     for wrong in ({"answers": [5]}, {"answers": [" "]}, {"answers": 5}):
         with pytest.raises(InputError, match="input: row 1: field 'answers' is not a text"):
             questions_of([{"question": "Where?", **wrong}])
+
+
+def test_rows_of_questions_with_too_few_cells_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text("question,answers,passage\nWhere?,Bonn,3\nWhen?\nWho?,Ada\n")
+    assert [question.text for question in read_questions(str(path))] == ["Where?", "When?", "Who?"]
+    warning = f"warning: 2 rows had too few cells, the first at {path}:3; the missing cells are treated as empty\n"
+    assert capsys.readouterr().err == warning

@@ -17,7 +17,18 @@ from bertkit.base.files import LOCK
 from bertkit.base.typed_settings import build, to_mapping
 from bertkit.run import opening
 from bertkit.run.directory import Changed, is_finished, read_manifest
-from bertkit.run.resume_rules import AT_START, FINETUNE, FIXED, FREE, PRETRAIN, WARN, Change, class_of, identity_of
+from bertkit.run.resume_rules import (
+    AT_START,
+    FINETUNE,
+    FIXED,
+    FREE,
+    PRETRAIN,
+    WARN,
+    Change,
+    changes,
+    class_of,
+    identity_of,
+)
 from bertkit.settings.reading.compose import compose
 from bertkit.settings.reading.names import schema_of
 
@@ -246,3 +257,12 @@ def test_a_finished_run_stays_finished_unless_there_is_more_to_do(tmp_path: Path
     (tmp_path / "model").mkdir()
     other = identity_of(changed(settings, key)[0], PRETRAIN)
     assert is_finished(tmp_path, other, PRETRAIN) is finished
+
+
+def test_a_file_of_the_tokenizer_that_earlier_versions_did_not_hash() -> None:
+    """Its hash is no change in a run that has none, and is one in a run that has another."""
+    without = {"starting_weights": {"model.safetensors": "a1"}}
+    with_file = {"starting_weights": {"model.safetensors": "a1", "special_tokens_map.json": "b2"}}
+    other = {"starting_weights": {"model.safetensors": "a1", "special_tokens_map.json": "c3"}}
+    assert changes(without, with_file) == []
+    assert changes(other, with_file) == [Change("starting_weights.special_tokens_map.json", "c3", "b2")]

@@ -225,6 +225,9 @@ def test_passages_are_those_of_the_searcher(server: Server, models: Path) -> Non
         assert same(actual["answers"], own["answers"])
         assert actual["order"] == own["order"]
         assert len(actual["answers"]) == 4
+        assert actual["is_cut"] is False
+    long = ask(server.port, "/search", {"question": "kan " * 200}).json
+    assert (long["is_cut"], searcher.search("kan " * 200, None, 4)["is_cut"]) == (True, True)
     models_reply = ask(server.port, "/models").json
     assert (models_reply["has_search"], models_reply["orders"]) == (
         True,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bertkit.apps.retrieval.library import Hit
 from bertkit.apps.retrieval.passages import has_words
 from bertkit.base.blocks import ending_of
-from bertkit.base.errors import InputError, named, not_text
+from bertkit.base.errors import InputError, named, not_text, warn
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
 from bertkit.tasks.reading.cells import FilledRows
@@ -77,6 +77,7 @@ def read_questions(name: str, most: int | None = None) -> list[Question]:
                 break
             if row != {} and not is_blank(str(row.get(field, ""))):
                 questions.append(_question(row, field, table.place(number), number))
+    warn(*short_rows.warnings)
     if not questions:
         raise InputError(
             f"input={name}: no questions; expected a column 'question', SQuAD's JSON, or one question per line"

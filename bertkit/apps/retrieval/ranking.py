@@ -69,6 +69,7 @@ class Matches:
     question: str
     more: Sequence[str]
     candidates: Sequence[Candidate]
+    is_cut: bool  # whether a model has read the beginning of the question alone
 
 
 class SearchResult(TypedDict):
@@ -77,6 +78,7 @@ class SearchResult(TypedDict):
     answers: list[Row]  # the passages, the best first
     order: str
     has_odds: bool  # whether score_bert is the log odds of an answer
+    is_cut: bool  # whether a model has read the beginning of the question alone; BM25 has all words
     seconds: float
 
 
@@ -134,7 +136,14 @@ class Searcher:
         num_candidates = top_k if order == "search" else max(top_k, self.num_candidates)
         matches = self.matches(question, num_candidates, where, with_vectors=order != "search")
         answers = self.rows(matches, in_order(matches.candidates, order, self.both)[:top_k])
-        return {"answers": answers, "order": order, "has_odds": self.has_odds, "seconds": time.monotonic() - started_at}
+        seconds = time.monotonic() - started_at
+        return {
+            "answers": answers,
+            "order": order,
+            "has_odds": self.has_odds,
+            "is_cut": matches.is_cut,
+            "seconds": seconds,
+        }
 
     def rows(self, matches: Matches, ordered: Sequence[tuple[Candidate, float]]) -> list[Row]:
         """Return candidates, with their scores in an order, as `bertkit search` and `POST /search` show them."""
@@ -165,7 +174,7 @@ class Searcher:
             candidates = list(map(_with_answer, hits, predictions))
             are_cut.append(is_cut)
         self.num_cut += any(are_cut)
-        return Matches(question, more, candidates)
+        return Matches(question, more, candidates, any(are_cut))
 
 
 def _predictions(predictor: Predictor, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[list[Any], bool]:

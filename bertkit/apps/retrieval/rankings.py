@@ -9,7 +9,7 @@ from bertkit.apps.retrieval.judging import Ranking, RankMetrics
 from bertkit.apps.retrieval.library import Library
 from bertkit.apps.retrieval.questions import Question, questions_of, read_questions
 from bertkit.apps.retrieval.ranking import Candidate, Matches, Searcher, fit, in_order, read_glossary
-from bertkit.base.errors import InputError, counted, say
+from bertkit.base.errors import InputError, counted, say, warn
 from bertkit.base.text_files import JsonObject
 from bertkit.display.console import Progress
 from bertkit.settings.search import BothConfig, SearchSettings
@@ -43,7 +43,7 @@ def warn_of_cut(searcher: Searcher) -> None:
     """Print a line if the encoder, the reader or the translator has read the beginning of a question alone."""
     if searcher.num_cut:
         long = f"{counted(searcher.num_cut, 'question')} longer than a model reads"
-        say(f"warning: {long}: it has the beginning alone, BM25 all words", file=sys.stderr)
+        warn(f"{long}: it has the beginning alone, BM25 all words")
 
 
 class Rankings:

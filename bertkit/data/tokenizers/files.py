@@ -5,11 +5,10 @@ Source: transformers 5.23, models/auto/tokenization_auto.py.
 
 import functools
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.base.errors import InputError, refusing, say
+from bertkit.base.errors import InputError, refusing, warn
 from bertkit.base.text_files import JsonObject, read_json, read_whole
 from bertkit.base.typed_settings import at, read_object, refuse
 from bertkit.data.tokenizers.added_tokens import AddedTokens, read_added_tokens
@@ -100,9 +99,9 @@ def _check_same_ids(vocab_txt: Path, tokenizer_json: Path, content: JsonObject) 
 
 
 @functools.cache
-def warn(path: Path, what: str) -> None:
-    """Print a warning once."""
-    say(f"warning: {path}: {what}", file=sys.stderr)
+def warn_once(path: Path, what: str) -> None:
+    """Print a warning about a file once."""
+    warn(f"{path}: {what}")
 
 
 def read_vocab_txt(path: Path) -> dict[str, int]:

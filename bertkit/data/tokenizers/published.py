@@ -19,7 +19,7 @@ from bertkit.base.text_files import JsonObject, parse_json, read_whole
 from bertkit.base.typed_settings import at, checked, refuse
 from bertkit.data.library_calls import opened, tried
 from bertkit.data.tokenizers.added_tokens import AddedTokens
-from bertkit.data.tokenizers.files import BERT, CONFIG, Files, read_files, read_vocab_txt, warn
+from bertkit.data.tokenizers.files import BERT, CONFIG, Files, read_files, read_vocab_txt, warn_once
 from bertkit.data.tokenizers.special_tokens import (
     BERTS,
     MAX_INPUT_CHARS_PER_WORD,
@@ -255,7 +255,7 @@ def _is_lowercase(files: Files, vocab: Mapping[str, int], settings: _Settings) -
     is_cased = any(token != token.lower() and token[:1] not in "[<" for token in vocab)  # [MASK] and <s> do not count
     is_of_transformers = bool(files.content) or "model_type" in files.model
     if is_of_transformers and is_cased:
-        warn(
+        warn_once(
             files.path,
             f"no do_lower_case in {CONFIG}: text is lower-cased, as in transformers, though the vocabulary has capital letters; if the model is "
             "cased, set it to false",
@@ -272,7 +272,7 @@ def _say_what_differs(files: Files, lowercase: bool, settings: _Settings) -> Non
     for part, value in {"normalizer": usual, **{name: BERTS_PARTS[name] for name in DIFFERING}}.items():
         own = at(files.content, part)
         if own != value and not (part.startswith("model.") and own is None):
-            warn(
+            warn_once(
                 files.path,
                 f"{part}={json.dumps(own):.150}: read past, as transformers 5 does, whose BertTokenizer has its own; for the file as it is "
                 f"set tokenizer_class to PreTrainedTokenizerFast in {CONFIG}",

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError, warn
 from bertkit.base.files import to_json
 from bertkit.base.text_files import read_json
 from bertkit.base.typed_settings import build, differences, refuse, to_mapping
@@ -166,4 +165,4 @@ def config_of(path: Path, content: Content, tensors: Mapping[str, Tensor]) -> Be
 @functools.cache
 def warn_once(line: str) -> None:
     """Print a warning about a file, which may be opened several times."""
-    say(f"warning: {line}", file=sys.stderr)
+    warn(line)

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from bertkit.base.errors import counted
 from bertkit.base.text_files import is_blank
 
 Cells = Mapping[str, object]  # the values of a row by column
@@ -43,6 +44,12 @@ class CountedRows:
 
 class ShortRows(CountedRows):
     """Rows with too few cells are an error; the other classes count and skip them, or fill them up."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the rows of an input."""
+        few = f"{counted(self.num_rows, 'row')} had too few cells, the first at {self.first}"
+        return [f"{few}; the missing cells are treated as empty"] if self.num_rows else []
 
     def fitted(self, name: str, rows: CellRows, num_columns: int, width: int) -> CellRows:
         """Yield the rows of a table with as many cells as it has columns, and those that are an error; drop blank lines at its end.

@@ -119,11 +119,7 @@ class Inputs:
     @property
     def warnings(self) -> list[str]:
         """Warnings about what was read so far."""
-        short, empty, lines = self.short_rows, self.empty, list[str]()
-        if short.num_rows:
-            few = f"{counted(short.num_rows, 'row')} had too few cells, the first at {short.first}"
-            lines.append(f"{few}; the missing cells are treated as empty")
-        lines += filter(None, (self.note, self.id_like.remark))
+        empty, lines = self.empty, [*self.short_rows.warnings, *filter(None, (self.note, self.id_like.remark))]
         if empty.num_rows:
             texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
             lines.append(f"{texts}; ignore their results")
