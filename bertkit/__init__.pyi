@@ -179,7 +179,7 @@ class _BertShape(TypedDict, total=False):
     num_hidden_layers: int
     num_attention_heads: int
     intermediate_size: int
-    hidden_act: Literal['gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu', 'silu', 'swish']
+    hidden_act: Literal['gelu', 'gelu_new', 'gelu_pytorch_tanh', 'leaky_relu', 'mish', 'quick_gelu', 'relu', 'relu2', 'relu6', 'sigmoid', 'silu', 'swish', 'tanh']
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     max_position_embeddings: int

@@ -222,7 +222,7 @@ class ConvolvedLayer(EncoderLayer):
         assert config.convolution is not None
         size, width, groups = config.hidden_size, config.convolution.kernel_size, config.convolution.groups
         self.convolution = nn.Conv1d(size, size, width, padding=width // 2, groups=groups)
-        self.convolution_activation = {"tanh": torch.tanh, **ACTIVATIONS}[config.convolution.act]
+        self.convolution_activation = ACTIVATIONS[config.convolution.act]
         self.convolution_dropout = Dropout(config.hidden_dropout_prob)
         self.convolution_norm = make_norm(config)
 
@@ -287,7 +287,7 @@ class Pooler(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.activation = {"tanh": torch.tanh, **ACTIVATIONS}[config.pooler_act]
+        self.activation = ACTIVATIONS[config.pooler_act]
 
     def pool(self, hidden: Tensor, layout: Layout) -> Tensor:
         """(S, D) -> (B, D)."""

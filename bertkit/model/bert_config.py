@@ -16,12 +16,13 @@ PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 FOLLOWS = ("follows", "does not follow")  # the labels of next sentence prediction
 READING_FIRST = ("first", "cls")  # the poolings that read the first token of each sequence alone
 
-Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+Activation = Literal[
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "leaky_relu", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh"
+]  # fmt: skip
 # the model type of `config.json` under which a model is written, where several have the same layers
 Family = Literal[
     "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert"
 ]
-PoolerActivation = Literal["tanh", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -33,7 +34,7 @@ def head_problems(attention: AttentionConfig, pooling: Pooling, pooled: Sequence
         return []
     return [
         f"pooling={pooling} with attention.pattern=causal: [CLS] attends only to itself, and the head {pooled[0]} uses only [CLS]; "
-        "pretrain with pooling=mean"
+        "pretrain with pooling=mean, or in config.json set is_decoder to false if the model was trained without it"
     ]
 
 
@@ -86,7 +87,7 @@ class ConvolutionConfig:
 
     kernel_size: Size
     groups: Size = 1
-    act: PoolerActivation = "tanh"
+    act: Activation = "tanh"
 
     def __post_init__(self) -> None:
         refuse(self.kernel_size % 2 == 0 and f"convolution.kernel_size={self.kernel_size}: expected an odd number")
@@ -233,7 +234,7 @@ class BertConfig(BertShape):
     skips_padding: bool = field(default=False, metadata=IF_SET)
     # by place, `attention` or `feed_forward`: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`
     layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
-    pooler_act: PoolerActivation = field(default="tanh", metadata=IF_SET)
+    pooler_act: Activation = field(default="tanh", metadata=IF_SET)
     projects_first: bool = field(default=False, metadata=IF_SET)  # the map from `embedding_size` comes before the norm
     convolution: ConvolutionConfig | None = field(default=None, metadata=IF_SET)
     task_type_vocab_size: Count = field(default=0, metadata=IF_SET)  # rows of ERNIE's task embeddings; 0: it has none

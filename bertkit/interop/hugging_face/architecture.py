@@ -53,7 +53,8 @@ class StoredTensors:
                 self.file_names.setdefault(original, name)
                 if not torch.equal(tensor, self.tensors.setdefault(original, tensor)):
                     raise InputError(
-                        f"{name} differs from {self.file_names[original]}; bertkit loads tied weights only"
+                        f"{name} differs from {self.file_names[original]} (tie_word_embeddings={content.get('tie_word_embeddings', True)}); bertkit "
+                        "loads tied weights only; use transformers, or save the encoder without this head"
                     )
                 self.skipped[tied] = f"tied to {original}"
             elif content.get("tie_word_embeddings") is False and not {bias, ties.get(bias)}.isdisjoint(self.tensors):

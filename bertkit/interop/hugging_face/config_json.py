@@ -25,6 +25,8 @@ from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, FeedForwardConfig, HeadConfig, NormConfig, problem_type_of
 from bertkit.model.heads import BertWithHeads
 
+_OF_HEAD = re.compile(r"(pooler|head)_dropout_probs\.")  # settings that follow from keys of the file
+
 
 def architecture_of(model: BertWithHeads) -> str:
     """Return the name of the `transformers` class with the same heads."""
@@ -152,7 +154,8 @@ def config_of(path: Path, content: Content, tensors: Mapping[str, Tensor]) -> Be
         names = architecture.names_in_file
         lines = [line.removeprefix("model.").replace("missing value: set ", "no ") for line in error.args]
         lines = [re.sub(r"[a-z_]+(\.[a-z_]+)?", lambda word: names.get(word[0], word[0]), line) for line in lines]
-        raise InputError(*(f"{path}: {line}" for line in lines)) from None
+        in_file = [line for line in lines if not _OF_HEAD.match(line)] or lines  # the others follow from them
+        raise InputError(*(f"{path}: {line}" for line in dict.fromkeys(in_file))) from None
     if unknown := architecture.keys.unknown(content):
         warn_once(f"{path}: no effect, since transformers does not compute with them either: {', '.join(unknown)}")
     is_causal = content.get("is_decoder") is True and config.attention.pattern == "causal"

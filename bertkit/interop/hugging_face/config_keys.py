@@ -47,7 +47,7 @@ class Keys:
     def faults(self, content: Mapping[str, object], heedless: Iterable[str] = ()) -> list[str]:
         """Return an error line for each key with a value that bertkit lacks; `heedless` have no effect in this directory."""
         return [
-            f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only"
+            f"{key}={content[key]!r} is not supported; bertkit loads {allowed!r} only, transformers others"
             for key, allowed in self.only.items()
             if key not in heedless and content.get(key) not in (None, allowed)
         ]
@@ -149,12 +149,18 @@ PAIR = Keys(
 )
 MODERN_BERT = Keys(
     COMMON
-    | {"attention_bias", "attention_dropout", "classifier_activation", "classifier_pooling", "embedding_dropout"}
-    | {"global_attn_every_n_layers", "global_rope_theta", "hidden_activation", "layer_types", "local_attention"}
+    | {"attention_bias", "attention_dropout", "classifier_activation", "classifier_bias", "classifier_pooling"}
+    | {
+        "embedding_dropout",
+        "global_attn_every_n_layers",
+        "global_rope_theta",
+        "hidden_activation",
+        "layer_types",
+        "local_attention",
+    }
     | {"local_rope_theta", "mlp_bias", "mlp_dropout", "norm_bias", "norm_eps", "rope_parameters"}
     | {"rope_scaling"},
-    # `classifier_bias` may also be as `mlp_bias`
-    {**ONLY, "classifier_bias": False, "decoder_bias": True, "head_dim": None, "partial_rotary_factor": 1.0},
+    {**ONLY, "decoder_bias": True, "head_dim": None, "partial_rotary_factor": 1.0},
     # `layer_norm_eps` and `position_embedding_type` are in published files, where nothing reads them
     NO_EFFECT
     | {"compile", "deterministic_flash_attn", "is_decoder", "layer_norm_eps", "position_embedding_type"}

@@ -113,10 +113,13 @@ class ModernBertArchitecture(Architecture):
         bias, dropout, pooling, window = (
             full[name] for name in ("mlp_bias", "mlp_dropout", "classifier_pooling", "local_attention")
         )
-        only = replace(self.keys, only={**self.keys.only, "classifier_bias": bias})
-        with_head = {"decoder_bias": "decoder.", "classifier_bias": "head."}
+        has_head, has_decoder = (any(name.startswith(part) for name in tensors) for part in ("head.", "decoder."))
         refuse(
-            only.faults(full, [key for key, head in with_head.items() if not any(n.startswith(head) for n in tensors)]),
+            self.keys.faults(full, [] if has_decoder else ["decoder_bias"]),
+            has_head
+            and full["classifier_bias"] not in (None, bias)
+            and f"classifier_bias={full['classifier_bias']!r} with mlp_bias={bias!r} is not supported: bertkit loads heads with the "
+            "biases of the layers only; use transformers, or save the encoder without its head",
             (not isinstance(pooling, str) or pooling not in _POOLINGS)
             and f"classifier_pooling={pooling!r}: expected cls or mean",
             (type(window) is not int or window < 2) and f"local_attention={window!r}: expected a whole number from 2",

@@ -228,7 +228,11 @@ MISFITS = [
     (lambda t: t, {"position_embedding_type": "relative_key_query"}, ["position_embedding_type='relative_key_query'"]),
     (lambda t: t, {"position_embedding_type": "relative_key"}, ["relative.key.weight: missing"]),
     (lambda t: t, {"is_decoder": "false"}, ["is_decoder='false': expected true or false"]),
-    (lambda t: t, {"is_decoder": True}, ["pooling=first with attention.pattern=causal: .CLS."]),
+    (
+        lambda t: t,
+        {"is_decoder": True},
+        ["pooling=first with attention.pattern=causal: .CLS.*in config.json set is_decoder to false"],
+    ),
     (lambda t: t, {"tie_word_embeddings": False}, ["decoder.weight: missing, and tie_word_embeddings=False"]),
     (lambda t: t, {"per_layer_config": {"0": {"hidden_act": "relu"}}}, ["per_layer_config=.* is not supported"]),
     (lambda t: t, {"model_type": "gpt2"}, ["config.json: model_type 'gpt2'"]),

@@ -4,8 +4,9 @@ import dataclasses
 import json
 import random
 import re
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conftest import small_config
 from family_tokenizers import TEXTS, save_tokenizer
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from transformers.activations import ACT2FN
 
 import bertkit
 from bertkit.base.errors import InputError
@@ -25,7 +27,8 @@ from bertkit.interop.hugging_face.directory import tensors_of, write_model
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify, load_reference
 from bertkit.interop.parity.tokenizers import tokenizer_fault
-from bertkit.model.bert_config import DecoderConfig
+from bertkit.kernels.linear import ACTIVATIONS
+from bertkit.model.bert_config import Activation, DecoderConfig
 from bertkit.model.heads import BertWithHeads
 
 CONFIGS: dict[str, Any] = {
@@ -268,11 +271,15 @@ def test_an_unused_pooler_beside_the_map_of_the_head_is_left_out(tmp_path: Path)
 REFUSED = [
     ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
     ("camembert", {"add_cross_attention": True}, "add_cross_attention=True is not supported"),
-    ("xlm-roberta", {"hidden_act": "mish"}, "hidden_act='mish'"),
+    ("xlm-roberta", {"hidden_act": "laplace"}, "hidden_act='laplace'"),
     ("distilbert", {"is_decoder": True}, "is_decoder=True is not supported"),
     ("distilbert", {"dropout": 1.5}, "dropout=1.5: expected"),
+    ("distilbert", {"qa_dropout": 1.0}, "qa_dropout=1.0: expected"),
+    ("electra", {"summary_last_dropout": 1.0}, "summary_last_dropout=1.0: expected"),
+    ("deberta-v2", {"pooler_dropout": 1.0}, "config.json: pooler_dropout=1.0: expected"),
+    ("roberta", {"pad_token_id": -1}, "pad_token_id=-1: expected at least 0"),
+    ("roberta", {"max_position_embeddings": 1, "pad_token_id": 3}, "max_position_embeddings=1: expected more than 4"),
     ("ernie", {"position_embedding_type": "relative_key_query"}, "position_embedding_type='relative_key_query'"),
-    ("electra", {"summary_type": "mean"}, "summary_type='mean' is not supported"),
     ("electra", {"embedding_size": 0}, "embedding_size=0: expected"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
     ("albert", {"inner_group_num": 2}, "inner_group_num=2 is not supported"),
@@ -298,6 +305,47 @@ def test_settings_that_bertkit_lacks_are_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     with pytest.raises(InputError, match=re.escape(message)):
         load_directory(tmp_path)
+
+
+@pytest.mark.parametrize("heads", [("masked_lm",), ("sequence",), ("token",), ("choice",)])
+def test_the_summary_of_an_electra_is_that_of_its_head_for_choices_alone(
+    heads: tuple[str, ...], tmp_path: Path
+) -> None:
+    saved(tmp_path, "electra", heads, 6, summary_type="mean", summary_first_dropout=0.3)
+    refused = (
+        pytest.raises(InputError, match=r"summary_first_dropout=0\.3 is not") if heads == ("choice",) else nullcontext()
+    )
+    with refused:
+        load_directory(tmp_path)
+
+
+def test_activations_are_those_of_transformers() -> None:
+    numbers = torch.linspace(-7, 7, 101, dtype=torch.float64)
+    for name in get_args(Activation):
+        torch.testing.assert_close(ACTIVATIONS[name](numbers), ACT2FN[name](numbers), rtol=0, atol=1e-12)
+    assert len(ACTIVATIONS) == len(get_args(Activation)) == 13
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("bert", "hidden_act"), ("electra", "hidden_act"), ("modernbert", "hidden_activation")]
+)
+@pytest.mark.parametrize("name", ["tanh", "mish", "quick_gelu"])
+def test_a_model_with_another_activation_is_computed_as_in_transformers(
+    kind: str, key: str, name: str, tmp_path: Path
+) -> None:
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 11,
+    }
+    config = transformers.AutoConfig.for_model(kind, **sizes, pad_token_id=0, **{key: name})
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    ids = torch.randint(1, 50, (3, 7), generator=torch.Generator().manual_seed(0))
+    expected = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(ids).logits
+    actual = bertkit.load_model(tmp_path)(ids).logits["masked_lm"]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

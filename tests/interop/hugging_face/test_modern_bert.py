@@ -200,9 +200,10 @@ def test_nothing_is_said_of_causal_attention_that_a_modernbert_does_not_have(tmp
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"classifier_bias": True}, "classifier_bias=True is not supported; bertkit loads False only"),
+    ({"classifier_bias": True}, "classifier_bias=True with mlp_bias=False is not supported"),
     ({"decoder_bias": False}, "decoder_bias=False is not supported; bertkit loads True only"),
     ({"local_attention": 1}, "local_attention=1: expected a whole number from 2"),
+    ({"mlp_bias": True}, "classifier_bias=False with mlp_bias=True is not supported"),
     ({"mlp_dropout": 1.5}, ": mlp_dropout=1.5: expected"),
     ({"classifier_activation": "maxout"}, ": classifier_activation='maxout': expected"),
     ({"global_attn_every_n_layers": 0, "layer_types": None}, ": global_attn_every_n_layers=0: expected"),

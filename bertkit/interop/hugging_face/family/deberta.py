@@ -62,6 +62,7 @@ class DebertaArchitecture(FamilyArchitecture):
     fixed: ClassVar[Content] = {"position_embedding_type": "absolute", "is_decoder": False}
     names_in_file: ClassVar[Mapping[str, str]] = {
         "classifier_dropout": "cls_dropout", "pooler_act": "pooler_hidden_act",
+        "pooler_dropout_probs.sequence": "pooler_dropout", "pooler_dropout_probs.choice": "pooler_dropout",
         "convolution.kernel_size": "conv_kernel_size", "convolution.groups": "conv_groups", "convolution.act": "conv_act",
         "attention.max_distance": "max_relative_positions", "attention.distance_buckets": "position_buckets",
     }  # fmt: skip

@@ -55,7 +55,7 @@ class DistilBertArchitecture(FamilyArchitecture):
     names_in_file: ClassVar[Mapping[str, str]] = {
         "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim",
         "hidden_act": "activation", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
-        "classifier_dropout": "seq_classif_dropout",
+        "classifier_dropout": "seq_classif_dropout", "head_dropout_probs.span": "qa_dropout",
     }  # fmt: skip
     names: ClassVar[Mapping[str, str]] = {
         **by_weight(_MODULES),

@@ -1,6 +1,6 @@
 """The model type `electra`: BERT with embeddings of another size, a discriminator or its generator (Clark et al. 2020)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import torch
@@ -23,6 +23,7 @@ class ElectraArchitecture(FamilyArchitecture):
     parts = ("electra.", "heads.")
     keys = config_keys.ELECTRA
     defaults: ClassVar[Content] = {"embedding_size": 128, "summary_last_dropout": 0.1}
+    names_in_file: ClassVar[Mapping[str, str]] = {"head_dropout_probs.choice": "summary_last_dropout"}
     poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense", "choice": "sequence_summary.summary"}
     names: ClassVar[Mapping[str, str]] = {
         **of_encoder("electra."),
@@ -61,6 +62,11 @@ class ElectraArchitecture(FamilyArchitecture):
     without_pooler: ClassVar[tuple[Heads, ...]] = (
         ("masked_lm",), ("next_token",), ("replaced_token",), ("token",), ("span",), (),
     )  # fmt: skip
+
+    def heedless(self, content: Content) -> Iterable[str]:
+        """Return the keys of the summary for a class that has none: the head for choices alone begins with it."""
+        has_summary = not content.get("architectures") or "choice" in self.heads_of_classes(content)
+        return [] if has_summary else [key for key in self.keys.only if key.startswith("summary_")]
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the size of the embeddings, the activations of the heads, always GELU, and their dropout."""

@@ -1,7 +1,7 @@
 """What the model types of BERT's family share: BERT's layers, by other names, with some settings that follow from the type."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -37,11 +37,15 @@ class FamilyArchitecture(BertArchitecture):
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Translate the settings; those that follow from them are in `derived`."""
-        refuse(self.keys.faults(content))
+        refuse(self.keys.faults(content, self.heedless(content)))
         full = {**self.defaults, **content}
         full |= {ours: full[theirs] for ours, theirs in self.names_in_file.items() if theirs in full} | self.fixed
         read = super().settings(full, tensors) | {"family": self.family}
         return read | self.derived(read, full)
+
+    def heedless(self, content: Content) -> Iterable[str]:
+        """Return the keys whose values the class that `config.json` names does not use."""
+        return ()
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the settings that follow from the type, from those that were read, and from the keys that BERT does not have."""

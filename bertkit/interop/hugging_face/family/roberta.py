@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bertkit.base.plugins import option
+from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
@@ -70,7 +71,15 @@ class RobertaArchitecture(FamilyArchitecture):
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
         """Count the positions that a text can have."""
         read = super().settings(content, tensors)
-        rows, pad = read["max_position_embeddings"], read["pad_token_id"]
+        rows, pad, in_file = read["max_position_embeddings"], read["pad_token_id"], content.get("pad_token_id")
+        refuse(
+            type(in_file) is int
+            and in_file < 0
+            and f"pad_token_id={in_file}: expected at least 0, since positions are counted from it; set it to the id of the padding token",
+            type(rows) is int
+            and rows <= _first(pad)
+            and f"max_position_embeddings={rows}: expected more than {_first(pad)}, since positions are counted from pad_token_id + 1",
+        )
         return read | {"max_position_embeddings": rows - _first(pad) if type(rows) is int else rows}
 
     def derived(self, read: Content, full: Content) -> Content:
