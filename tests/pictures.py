@@ -39,7 +39,7 @@ PICTURES = ROOT / ".github" / "pictures"
 DRAWN = {
     "hugging_face_wide": "transformers' Trainer, BERT-mini", "mini": "model=mini", "rotary": "model=mini with rotary positions ...",
     "hugging_face_modern": "transformers' Trainer, ModernBERT", "modern_mini": "model=modern_mini",
-    "disentangled": "modern_mini, disentangled positions",
+    "disentangled": "modern_mini, disentangled positions", "narrow": "modern_mini, 192 wide",
 }  # fmt: skip
 STYLE = """
 text { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }

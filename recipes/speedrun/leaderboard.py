@@ -39,12 +39,16 @@ class Standing:
 
 
 def standings(runs: Iterable[Mapping[str, Any]], steps: int) -> list[Standing]:
-    """Group the runs of `steps` steps by row and rate, the lowest mean loss first."""
+    """Group the runs of `steps` steps by row and rate, the lowest mean loss first.
+
+    The reference has the rate with the most seeds; among those, the one with the lowest mean loss.
+    """
     found: dict[tuple[str, float], dict[int, float]] = {}
     for run in runs:
         if run["steps"] == steps:
             found.setdefault((run["row"], run["rate"]), {})[run["seed"]] = run["losses"][-1][1]
-    reference = next((losses for (row, _), losses in found.items() if row == REFERENCE), {})
+    own = [losses for (row, _), losses in found.items() if row == REFERENCE]
+    reference = min(own, key=lambda losses: (-len(losses), statistics.mean(losses.values())), default={})
     made = [
         Standing(
             row, rate, losses, [reference[seed] - losses[seed] for seed in sorted(losses.keys() & reference.keys())]

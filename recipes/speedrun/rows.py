@@ -9,7 +9,9 @@ from hugging_face import LENGTH, SEQUENCES, SNAPSHOTS, WARMUP, WIDE
 
 RATE = "optimizer.peak_learning_rate"
 POST_NORM_RATE = 2e-4  # at 1e-3 BERT's norm after each sum keeps a small model at the entropy of single tokens
-BATCH: dict[str, Any] = {"batch.sequences": SEQUENCES, "segments.max_seq_length": LENGTH}
+BATCH: dict[str, Any] = {  # in one pass, as the Trainer does
+    "batch.sequences": SEQUENCES, "batch.micro_sequences": 2 * SEQUENCES, "segments.max_seq_length": LENGTH,
+}  # fmt: skip
 BASE: dict[str, Any] = {
     "model": "mini", "model.initializer_range": WIDE, RATE: POST_NORM_RATE, "optimizer.bias_correction": True,
 }  # fmt: skip
@@ -34,6 +36,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "muon": {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]},
     "short first": {"segments.max_seq_length": 64, "batch.sequences": 32, "final_phase.max_seq_length": LENGTH},
     "half batch": {"batch.sequences": 8},
+    "quarter batch": {"batch.sequences": 4},
     "epsilon 1e-8": {"optimizer.epsilon": 1e-8},  # the Trainer's
     "falling masks": {"objective": "falling_masks", "objective_options.last": 0.5, **OBJECTIVES},
     "15 % masked": {"masking.probability": 0.15},
@@ -49,6 +52,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "RMSNorm": {"norm.kind": "rms", "norm.bias": True},  # which it does not have
     "deep and narrow": {"model.num_hidden_layers": 7, "model.hidden_size": 192, "model.num_attention_heads": 3,
                         "model.intermediate_size": 512, "model.initializer_range": 0.072},
+    "narrow": {"model.hidden_size": 192, "model.num_attention_heads": 3, "model.intermediate_size": 528, "model.initializer_range": 0.072},
     "normed GLU": {"feed_forward.kind": "normed_glu", "feed_forward.bias": True, **PARTS},  # without biases, too
     "squared ReLU": {"feed_forward.kind": "squared_relu", "feed_forward.bias": True, "model.intermediate_size": 1024, **PARTS},
     "normed queries": {

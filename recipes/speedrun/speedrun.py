@@ -36,7 +36,7 @@ import bertkit
 
 sys.path.append(str(Path(__file__).parents[1] / "extend"))  # my_objectives
 OWN = ("row", "seed", "rate", "steps")  # what tells runs apart
-CORES, FEW_STEPS = 2, (6, 18)
+CORES, FEW_STEPS = 2, (6, 30)
 SCORED = (1 / 6, 1 / 2, 1)  # the shares of a run after which its grammar is scored: 10, 30 and 60 minutes
 
 
