@@ -423,7 +423,7 @@ def without(name: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
 MISFITS = [
     (lambda v: v, {"num_hidden_layers": LAYERS + 1}, "16 weights do not fit bert_config.json: .*layer.3.*missing"),
     (lambda v: v, {"intermediate_size": 41}, rf"shape \(37, {HIDDEN}\), expected \(41, {HIDDEN}\)"),
-    (lambda v: v, {"hidden_act": "tanh"}, r"bert_config.json: hidden_act='tanh'"),
+    (lambda v: v, {"hidden_act": "selu"}, r"bert_config.json: hidden_act='selu'"),
     (without("bert/pooler/dense/bias"), {}, "1 weights do not fit bert_config.json: bert.pooler.dense.bias: missing"),
     (
         lambda v: {**v, "bert/extra": torch.ones(3), "electra/x": torch.ones(2)},

@@ -95,7 +95,7 @@ def test_rows_of_distances_are_those_of_transformers(buckets: int, most: int) ->
 REFUSED = [
     ({"conv_kernel_size": 4}, "conv_kernel_size=4: expected an odd number"),
     ({"conv_kernel_size": 3, "conv_groups": 3}, "conv_groups=3: hidden_size=14 is not a multiple of it"),
-    ({"conv_kernel_size": 3, "conv_act": "mish"}, "conv_act='mish'"),
+    ({"conv_kernel_size": 3, "conv_act": "selu"}, "conv_act='selu'"),
     ({"attention_head_size": 5}, "attention_head_size=5 is not supported; bertkit loads 7 only"),
     ({"pooler_hidden_size": 5}, "pooler_hidden_size=5 is not supported; bertkit loads 14 only"),
     ({"pos_att_type": "p2p|c2p"}, "pos_att_type='p2p|c2p': expected c2p, p2c or both"),
@@ -107,7 +107,7 @@ REFUSED = [
     ({"position_buckets": 200}, "position_buckets=200 with max_relative_positions=61: expected"),
     ({"share_att_key": 1}, "share_att_key=1: expected true or false"),
     ({"norm_rel_ebd": ["layer_norm"]}, "norm_rel_ebd=['layer_norm']: expected"),
-    ({"pooler_hidden_act": "mish"}, "pooler_hidden_act='mish'"),
+    ({"pooler_hidden_act": "selu"}, "pooler_hidden_act='selu'"),
 ]  # fmt: skip
 
 
