@@ -85,7 +85,9 @@ def test_questions_that_the_reader_cuts_are_counted(
     """One of three has more than its 11 pieces."""
     (tmp_path / "questions.txt").write_text(f"kan lon mir\n{'ted ' * 12}\nted sod\n")
     arguments = [f"index={library}", f"model_dir={reader}", *SMALL]
-    warning = "warning: 1 question longer than a model reads: it has the beginning alone, BM25 all words\n"
+    warning = (
+        "warning: 1 question longer than a model reads: the model has read only the beginning, BM25 uses all words\n"
+    )
     for question, num_warnings in (
         (f"input={tmp_path / 'questions.txt'}", 1),
         (f"question={'ted ' * 12}", 1),

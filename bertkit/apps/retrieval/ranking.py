@@ -69,7 +69,7 @@ class Matches:
     question: str
     more: Sequence[str]
     candidates: Sequence[Candidate]
-    is_cut: bool  # whether a model has read the beginning of the question alone
+    is_cut: bool  # whether a model has read only the beginning of the question
 
 
 class SearchResult(TypedDict):
@@ -78,7 +78,7 @@ class SearchResult(TypedDict):
     answers: list[Row]  # the passages, the best first
     order: str
     has_odds: bool  # whether score_bert is the log odds of an answer
-    is_cut: bool  # whether a model has read the beginning of the question alone; BM25 has all words
+    is_cut: bool  # whether a model has read only the beginning of the question; BM25 uses all words
     seconds: float
 
 

@@ -40,10 +40,10 @@ def answer_of(settings: SearchSettings, searcher: Searcher, question: str) -> Js
 
 
 def warn_of_cut(searcher: Searcher) -> None:
-    """Print a line if the encoder, the reader or the translator has read the beginning of a question alone."""
+    """Print a line if the encoder, the reader or the translator has read only the beginning of a question."""
     if searcher.num_cut:
         long = f"{counted(searcher.num_cut, 'question')} longer than a model reads"
-        warn(f"{long}: it has the beginning alone, BM25 all words")
+        warn(f"{long}: the model has read only the beginning, BM25 uses all words")
 
 
 class Rankings:

@@ -161,7 +161,7 @@ class Passages(BaseModel):
     answers: list[dict[str, object]]
     order: str
     has_odds: bool  # whether score_bert is the log odds of an answer; false: it only ranks passages
-    is_cut: bool  # whether a model has read the beginning of the question alone; BM25 has all words
+    is_cut: bool  # whether a model has read only the beginning of the question; BM25 uses all words
     seconds: float
 
 

@@ -175,7 +175,7 @@
         filled(make("p", { dir: "auto" }), text, [answerOf(best, first)]), make("div", { className: "soft source" }, ...from(best))));
     }
     if (best && !reply.has_odds) nodes.push(soft("BERT was trained without unanswerable questions: it ranks the passages, but gives no probability of an answer."));
-    if (reply.is_cut) nodes.push(soft("The question is longer than a model reads: it has the beginning alone."));
+    if (reply.is_cut) nodes.push(soft("The question is longer than a model reads: the model has read only its beginning."));
     const summary = `${counted(hits.length, "passage", "passages")}${best ? `; the first answer: ${best.answer}` : ""}`;
     return { summary, nodes: [...nodes, hits.length ? make("ol", { className: "hits" }, ...items) : soft("No passage has these words.")] };
   }
