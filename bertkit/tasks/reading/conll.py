@@ -14,8 +14,8 @@ Tags may mark chunks (tagged phrases, such as names) in the schemes IOB1, IOB2 o
     iob2    B-PER O    B-PER B-PER O    B-LOC I-LOC  I-LOC     B- begins every chunk
     bioes   S-PER O    S-PER S-PER O    B-LOC I-LOC  E-LOC     S- is a chunk of one word, E- ends one of several
 
-BILOU is BIOES with L- and U- instead of E- and S-. A tag I-, E- or L- that does not continue a chunk begins a new one, as in
-the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
+BIOES has other spellings: L- and U- for E- and S- (BILOU), M- for I- (BMES), and M- and W- for I- and S- (BMEWO). A tag I- or E-
+that does not continue a chunk begins a new one, as in the CoNLL evaluation (conlleval; Ramshaw and Marcus 1995, Ratinov and Roth 2009).
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from bertkit.tasks.reading.cells import wrong_number
 from bertkit.tasks.task_config import TaskConfig, number_of
 
 Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
-_MARKED = re.compile("[BIESLU]-")
-_SINGLES = {"E", "S", "L", "U"}
-_PARTS = re.compile("([BIESLU])-(.+)", re.DOTALL)
+_PREFIXES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}  # and what they mean
+_SPELLINGS = {"B": "BI", "I": "IM", "E": "EL", "S": "SUW"}
+_PARTS = re.compile(f"([{''.join(_PREFIXES)}])-(.+)", re.DOTALL)
 FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
 _REMARK = re.compile(r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b")  # in MultiCoNER, CoNLL-U Plus and others
@@ -47,7 +47,7 @@ BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 
 
 class TagParts(NamedTuple):
-    """The parts of a tag: B and PER of `B-PER`, O and "" of `O`."""
+    """The parts of a tag: B and PER of `B-PER`, E and PER of `L-PER`, O and "" of `O`."""
 
     prefix: str
     type: str
@@ -59,7 +59,7 @@ def parts_of(tag: str) -> TagParts | None:
     if tag == "O":
         return TagParts("O", "")
     marked = _PARTS.fullmatch(tag)
-    return TagParts(marked[1], marked[2]) if marked else None
+    return TagParts(_PREFIXES[marked[1]], marked[2]) if marked else None
 
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
@@ -71,12 +71,12 @@ def chunks_of(tags: Sequence[str]) -> list[Chunk]:
         if parts is None:
             raise ValueError(tag)
         prefix, kind = parts
-        continues = prefix in ("I", "E", "L") and kind == open_kind
+        continues = prefix in ("I", "E") and kind == open_kind
         if not continues:
             if open_kind is not None:
                 chunks.append((open_kind, start, place))
             start, open_kind = place, None if prefix == "O" else kind
-        if prefix in ("E", "L", "S", "U"):
+        if prefix in ("E", "S"):
             chunks.append((kind, start, place + 1))
             open_kind = None
     if open_kind is not None:
@@ -101,25 +101,25 @@ def convert(tags: Sequence[str], scheme: str) -> list[str]:
 def scheme_of(labels: Iterable[str]) -> str:
     """Return the scheme of a model's labels: IOB2 if each type has a label B-, as if there are no labels, otherwise IOB1 or BIOES."""
     parts = [own for own in map(parts_of, labels) if own is not None and own.type]
-    if not _SINGLES.isdisjoint(own.prefix for own in parts):
+    if any(own.prefix in ("E", "S") for own in parts):
         return "bioes"
     return "iob2" if {own.type for own in parts} == {own.type for own in parts if own.prefix == "B"} else "iob1"
 
 
 def as_labels(tags: Sequence[str], labels: Collection[str]) -> list[str]:
-    """Write a sentence's tags as a model with these labels does: L- and U- for E- and S-, I- for a B- that it lacks."""
-    other = {"E": "L", "S": "U", "B": "I"}
-    written = ((tag, f"{other.get(tag[0], tag[0])}{tag[1:]}") for tag in convert(tags, scheme_of(labels)))
-    return [spelling if tag not in labels and spelling in labels else tag for tag, spelling in written]
+    """Write a sentence's tags as a model with these labels spells them; with I- where it lacks a B-, as IOB1 may."""
+
+    def spelled(tag: str) -> str:
+        ways = (f"{prefix}{tag[1:]}" for prefix in _SPELLINGS.get(tag[0], ""))
+        return next((own for own in ways if own in labels), tag)
+
+    return [*map(spelled, convert(tags, scheme_of(labels)))]
 
 
 def first_break(tags: Sequence[str], scheme: str) -> int | None:
     """Return the first word whose tag breaks the scheme; None if no tag does."""
-    spelling = str.maketrans("LU", "ES") if scheme == "bioes" else {}
-    for place, (tag, expected) in enumerate(zip(tags, convert(tags, scheme), strict=True)):
-        if tag[0].translate(spelling) + tag[1:] != expected:
-            return place
-    return None
+    pairs = enumerate(zip(tags, convert(tags, scheme), strict=True))
+    return next((place for place, (tag, expected) in pairs if parts_of(tag) != parts_of(expected)), None)
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
@@ -129,11 +129,11 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str:
     invalid tag are ignored.
     """
     distinct = {*itertools.chain.from_iterable(sentences)}
-    marked = {tag for tag in distinct if _MARKED.match(tag)}
+    marked = {tag for tag in distinct if tag[:1] in _PREFIXES and tag[1:2] == "-"}
     if distinct != {"O"} and not (marked and ("O" in distinct or marked == distinct)):
         return "none"
     whole = [tags for tags in sentences if all(map(parts_of, tags))]
-    if any(tag[0] in _SINGLES for tag in marked):
+    if any(_PREFIXES[tag[0]] in ("E", "S") for tag in marked):
         return "bioes"
     return min(("iob2", "iob1"), key=lambda scheme: sum(first_break(tags, scheme) is not None for tags in whole))
 

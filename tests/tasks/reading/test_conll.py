@@ -120,6 +120,8 @@ def test_json_tags_are_converted_to_iob2(tmp_path: Path) -> None:
         ("O B-P I-P B-L I-L", "B-P I-P O B-L B-L", "IOB2"),
         ("O B-P I-P E-P S-P B-L I-L E-L S-L", "B-P E-P O S-L S-L", "IOB2 read as BIOES"),
         ("O B-P I-P L-P U-P B-L I-L L-L U-L", "B-P L-P O U-L U-L", "IOB2 read as BIOES"),
+        ("O B-P M-P E-P S-P B-L M-L E-L S-L", "B-P E-P O S-L S-L", "IOB2 read as BIOES"),
+        ("O B-P M-P E-P W-P B-L M-L E-L W-L", "B-P E-P O W-L W-L", "IOB2 read as BIOES"),
         ("O I-P B-L I-L", "I-P I-P O I-L B-L", "IOB2 read as IOB1"),  # no name of a person followed another
         ("O I-P I-L", "I-P I-P O I-L I-L", "IOB2 read as IOB1"),
     ],
@@ -202,6 +204,8 @@ LOOSE = [
     ("S-P I-P", [("P", 0, 1), ("P", 1, 2)]),
     ("B-P O E-P", [("P", 0, 1), ("P", 2, 3)]),
     ("U-P B-L I-L L-L", [("P", 0, 1), ("L", 1, 4)]),
+    ("S-P B-L M-L M-L E-L", [("P", 0, 1), ("L", 1, 5)]),
+    ("W-P B-L M-L E-L", [("P", 0, 1), ("L", 1, 4)]),
     ("B-P S-P I-P", [("P", 0, 1), ("P", 1, 2), ("P", 2, 3)]),
 ]
 
@@ -236,6 +240,7 @@ BREAKS = [
     ("I-P B-P", "iob1", None),
     ("B-P I-P", "bioes", 1),
     ("B-P L-P U-P", "bioes", None),
+    ("B-P M-P E-P S-P W-P", "bioes", None),
     ("B-P L-P", "iob2", 1),
 ]
 
@@ -252,6 +257,8 @@ DETECTED = [
     (["B-P O"], "iob2"),
     (["S-P O"], "bioes"),
     (["B-P L-P"], "bioes"),
+    (["B-P M-P E-P"], "bioes"),
+    (["W-P O"], "bioes"),
     (["O O"], "iob2"),
     (["B-P I-P", "B-P I-P", "I-P O"], "iob2"),  # two of three
     (["I-P I-P", "I-P O", "B-P O"], "iob1"),
