@@ -199,7 +199,7 @@ def test_a_missing_text_is_an_empty_one_everywhere(made: dict[str, Any], tmp_pat
         assert "warning: 1 example had an empty text" in capsys.readouterr().err
     assert [row["label"] for row in bertkit.predict(model_dir=made["stars"], input=tmp_path / "in.csv")] == expected
     assert "warning: 1 example had an empty text" in capsys.readouterr().err
-    for inputs in (texts, frame):
+    for inputs in (texts, frame, [{"review": "a good day"}, {"review": float("nan")}]):
         np.testing.assert_array_equal(embed(inputs), embed(["a good day", ""]))
         assert "warning: 1 text missing, the first texts[1]; treated as empty" in capsys.readouterr().err
     classifier = bertkit.BertClassifier("none")

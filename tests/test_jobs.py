@@ -207,6 +207,24 @@ def test_a_task_in_a_directory(start: Path) -> None:
     assert set(json.loads(Path("later/manifest.json").read_text())["identity"]["starting_weights"]) == {"model"}
 
 
+def test_the_job_of_a_fit_has_the_order_and_the_identity_of_its_next_fit(start: Path) -> None:
+    job = bertkit.Finetuning(start, ROWS, ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16})
+    first = bertkit.fit(job, 2, 1e-3, directory="first")
+    first.run()
+    second = bertkit.fit(first.job, 5, 1e-3, directory="second")
+    assert [report.step for report in second] == [*range(1, 6)]
+    assert second.job.identity["num_epochs"] == 5 / 20
+
+
+def test_the_command_takes_the_steps_of_a_fit(start: Path) -> None:
+    """Also a number that rounding makes a part of a step more: 25 / 11 epochs of 11 steps."""
+    job = bertkit.Finetuning(start, ROWS[:22], ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16})
+    bertkit.fit(job, 25, 1e-3, directory="odd").run()
+    assert run(["finetune", "--config", "odd/config.yaml", "output_dir=again"]) == 0
+    for directory in ("odd", "again"):
+        assert json.loads(Path(directory, "metrics.jsonl").read_text().splitlines()[-1])["step"] == 25
+
+
 def test_what_an_objective_trains_beside_the_model_is_trained_in_a_directory_too(prepared_dir: Path) -> None:
     """And in evaluation mode at the end, as the model; it ends with the numbers that it has without a directory."""
     data, values = bertkit.open_dataset(prepared_dir), []
@@ -298,7 +316,9 @@ def test_a_job_that_learns_numbers_writes_its_model_in_their_units(start: Path) 
     list(bertkit.fit(job, steps=3, learning_rate=1e-3))
     before, directory = weights(job.model), bertkit.export_model(job.model, job.tokenizer, "numbers")
     assert all(torch.equal(value, before[name]) for name, value in weights(job.model).items())
-    predicted = bertkit.load_predictor(directory)([row["text"] for row in rows[:10]])
+    predictor = bertkit.load_predictor(directory)
+    assert predictor.logits([]).shape == (0, 1)
+    predicted = predictor([row["text"] for row in rows[:10]])
     errors = [row["label"] - one["label"] for row, one in zip(rows, predicted, strict=False)]
     assert job.evaluate()["rmse"] == pytest.approx(float(np.sqrt(np.mean(np.square(errors)))), rel=1e-5)
 

@@ -83,13 +83,13 @@ def writing(path: Path, *, is_binary: bool = False) -> Iterator[Any]:
             except BaseException as error:
                 is_kept = not is_disk_error(error) and file.tell() > 0
                 raise
-            if not os.path.samestat(os.fstat(file.fileno()), partial.lstat()):
+            if not (partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.lstat())):
                 is_kept = True
                 raise InputError(f"{path}: another command is writing the same file; choose another output")
         partial.replace(path)
     except BaseException:
         if not is_kept:
-            partial.unlink()
+            partial.unlink(missing_ok=True)
         raise
     flush(path.parent)
 

@@ -205,7 +205,11 @@ def _texts_of(inputs: object, column: str | int | None) -> list[Any]:
     if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
         return given
     rows = list(plain_rows(given, "texts"))
-    found = [name for name in next(iter(rows), {}) if {type(row.get(name)) for row in rows} - {type(None)} == {str}]
+    found = [
+        name
+        for name in next(iter(rows), {})
+        if {type(row.get(name)) for row in rows if not is_missing(row.get(name))} == {str}
+    ]
     chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
     if rows and chosen not in found:
         raise InputError(

@@ -16,7 +16,6 @@ from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
 from bertkit.inference.forward import Running, predict_distributed, predict_local, with_features
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
-from bertkit.kernels import fast
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.predict import PredictSettings
 from bertkit.settings.search import SearchSettings
@@ -74,8 +73,7 @@ def _on_device(
     opened: TaskModel, settings: PredictSettings | SearchSettings | ServeSettings, top_k: int = 1
 ) -> Predictor:
     device = processes.choose_device(settings.device)
-    opened.model.use(fast.choose(settings.kernels))
-    return opened.predictor(settings.precision, device, top_k=top_k)
+    return opened.predictor(settings.precision, device, top_k=top_k, kernels=settings.kernels)
 
 
 class PredictedSplit(NamedTuple):
@@ -89,7 +87,8 @@ def predict_split(model_dir: Path, settings: FinetuneSettings, split: str) -> Pr
     """Predict a split of a task's data, in this process, with a model fine-tuned by these settings."""
     source = read_examples(settings.task, settings.data_dir, split)
     opened = dataclasses.replace(open_task_model(str(model_dir), settings.task, {}), task=source.task)
-    predictor = opened.predictor(settings.precision, processes.choose_device(settings.device))
+    device = processes.choose_device(settings.device)
+    predictor = opened.predictor(settings.precision, device, kernels=settings.kernels)
     features = predictor.features(source.examples)
     return PredictedSplit(source, predict_distributed(processes.ALONE, predictor, source.examples, features))
 

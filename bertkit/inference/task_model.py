@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -17,6 +18,7 @@ from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.hugging_face import generation_json
 from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
+from bertkit.kernels import fast
 from bertkit.model.bert_config import problem_type_of
 from bertkit.model.head.head import head_of, is_of_task
 from bertkit.model.heads import BertWithHeads
@@ -47,9 +49,15 @@ class TaskModel:
     task: AnyTask  # with the labels in the order of the logits
 
     def predictor(
-        self, precision: str, device: torch.device, micro_tokens: int | None = None, top_k: int = TOP_K
+        self,
+        precision: str,
+        device: torch.device,
+        micro_tokens: int | None = None,
+        top_k: int = TOP_K,
+        kernels: Literal["auto", "plain"] = "auto",
     ) -> Predictor:
         """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's."""
+        self.model.use(fast.choose(kernels))
         most = micro_tokens or AUTO_MICRO_TOKENS[device.type]
         return Predictor(self.model.to(device), self.tokenizer, self.task, precision, most, top_k)
 

@@ -17,6 +17,7 @@ from bertkit.inference.held_out import HeldOutText, SplitLosses
 from bertkit.inference.pseudo_perplexity import pseudo_perplexity, sample_sentences
 from bertkit.interop.load import load_packed
 from bertkit.interop.model_dir import resolve_model_dir
+from bertkit.kernels import fast
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
@@ -34,6 +35,7 @@ def losses_on_text(settings: EvaluateSettings) -> dict[str, Any] | None:
     assert settings.data_dir is not None, "required without a task"
     dataset = open_prepared(Path(settings.data_dir))
     model = load_packed(settings.model_dir).model
+    model.use(fast.choose("auto"))
     predicts_next_token = "next_token" in model.heads
     if predicts_next_token:
         refuse(unused_masking(settings.explicit_keys))

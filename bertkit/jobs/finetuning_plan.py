@@ -91,7 +91,7 @@ def make_job(
 def steps_of(job: FinetuningJob) -> int:
     """Return the number of steps in a run; raises InputError if the warm-up or the last batch does not fit."""
     settings, num_examples, num_processes = job.settings, len(job.data.batches), world_from_environment().size
-    steps = math.ceil(settings.epochs * job.steps_per_epoch)
+    steps = math.ceil(round(settings.epochs * job.steps_per_epoch, 6))  # 25 / 11 * 11 is a little more than 25
     if settings.epochs * num_examples < 1:
         raise InputError(
             f"num_epochs={settings.epochs:g} of {num_examples:,} examples is less than one example; raise it"

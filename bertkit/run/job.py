@@ -87,6 +87,13 @@ class Job(ABC, Generic[SettingsT]):
     def __init__(self, settings: SettingsT, start: Start, objective: Objective) -> None:
         self.settings, self.start, self.objective = settings, start, objective
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy begins with: nothing that is computed from the settings, since a copy has its own."""
+        computed = [
+            name for name in self.__dict__ if isinstance(getattr(type(self), name, None), functools.cached_property)
+        ]
+        return {name: value for name, value in self.__dict__.items() if name not in computed}
+
     @property
     def model(self) -> BertWithHeads:
         """The model that is trained, in place."""

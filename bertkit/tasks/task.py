@@ -247,8 +247,8 @@ class LogitsTask(Task[ExampleT, FeatureT, PredictionT]):
         return list(logits)
 
     def stacked(self, logits: Sequence[Logits]) -> Sequence[Logits] | NDArray[np.float32]:
-        """Return the logits of examples as one array, (n, C); as they are, if there are logits for each token."""
-        return np.stack(logits).astype(np.float32) if logits else np.zeros((0, len(self.labels)), np.float32)
+        """Return the logits of examples as one array, (n, C), without labels (n, 1); as they are, if there are logits for each token."""
+        return np.stack(logits).astype(np.float32) if logits else np.zeros((0, len(self.labels) or 1), np.float32)
 
 
 AnyTask = Task[Any, Any, Any]

@@ -115,6 +115,18 @@ def test_a_slower_writer_does_not_publish_the_file_of_another(tmp_path: Path) ->
     assert content(tmp_path) == {"a.partial": ""}
 
 
+def test_a_slower_writer_whose_file_another_has_published_is_told(tmp_path: Path) -> None:
+    def write() -> None:
+        with files.writing(tmp_path / "a") as first:
+            first.write("first")
+            with files.writing(tmp_path / "a") as second:
+                second.write("second")
+
+    with pytest.raises(InputError, match="another command is writing the same file"):
+        write()
+    assert content(tmp_path) == {"a": "second"}
+
+
 def test_a_lock_that_is_not_bertkits_stays(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for make in (lambda path: path.symlink_to(tmp_path / "notes"), Path.mkdir):

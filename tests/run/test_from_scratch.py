@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY_SHAPE, Capsys
+from house import ROOT
 from safetensors.torch import load_file
 
 from bertkit.base.text_files import JsonObject
@@ -63,6 +64,23 @@ ROWS = {
 @pytest.mark.parametrize("words", ROWS)
 def test_the_size_of_a_model_sets_what_the_user_does_not(words: str) -> None:
     assert values(compose("pretrain", [*NEEDED, *words.split()])) == ROWS[words]
+
+
+FAMILIES = [path for path in sorted(Path(ROOT, "conf", "model").glob("*_mini.yaml")) if path.stem != "modern_mini"]
+
+
+def test_the_mini_of_a_family_has_the_settings_that_its_file_promises() -> None:
+    assert [path.stem.removesuffix("_mini") for path in FAMILIES] == [
+        "albert",
+        "deberta",
+        "electra",
+        "eurobert",
+        "roberta",
+    ]
+    for path in FAMILIES:
+        composed = compose("pretrain", [*NEEDED, f"model={path.stem}"])
+        assert "From scratch: conf/from_scratch/mini.yaml" in path.read_text(encoding="utf-8")
+        assert (at(composed, "optimizer.peak_learning_rate"), at(composed, "batch.sequences")) == (1e-3, 32), path
 
 
 def test_python_and_the_settings_of_a_run_have_the_same_rules(tmp_path: Path) -> None:

@@ -257,9 +257,8 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model, groups = opened.model, {"long_texts"} if "sequence" in opened.model.heads else set[str]()
     groups |= {key for key in settings.task_changes if vars(opened.task.config)[key] is not None}
     opened = with_changes(opened, {key: value for key, value in settings.task_changes.items() if key in groups})
-    model.use(fast.choose(settings.kernels))
     model.requires_grad_(False)
-    texts = opened.predictor(settings.precision, device, settings.batch_tokens, settings.top_k)
+    texts = opened.predictor(settings.precision, device, settings.batch_tokens, settings.top_k, settings.kernels)
     task = _task_of(opened, settings)
     predictor = texts if task is None else dataclasses.replace(texts, task=task)
     embedder: Embedder | InputError

@@ -35,7 +35,7 @@ MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few th
 LENGTHS = {"segments.max_seq_length", "final_phase.max_seq_length"}
 FEW_STEPS = 10
 _OF_FAMILY = re.compile(
-    r"^(roberta|albert|electra|deberta)_(?=mini$)"
+    r"^(roberta|albert|electra|deberta|eurobert)_(?=mini$)"
 )  # before the size, which decides on the settings of a run from scratch
 ONE_AT_A_TIME = threading.Lock()  # Hydra has one state for the whole process
 
