@@ -26,7 +26,7 @@ from bertkit.tasks.trainable import AnyTrainable
 from bertkit.train.drawn_ahead import made_ahead
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import LossTerm
-from bertkit.train.processes import Ranks, gather_in_order
+from bertkit.train.processes import Ranks
 
 PREDICTED_AT_ONCE = 2048  # examples whose logits are in memory together
 OutputT = TypeVar("OutputT")
@@ -164,7 +164,7 @@ def predict_distributed(
                 predict_local(predictor, predictor.task, examples[start:stop], mine, losses), start
             )
     forget_weights(predictor.model)
-    return gather_in_order(predictions, len(examples))
+    return ranks.gather(predictions, len(examples))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def require_finite(is_finite: bool, precision: str = "fp32") -> None:
 def mean_loss(ranks: Ranks, losses: Sequence[LossTerm]) -> float:
     """Return the mean, over all processes, of the losses that `predict_distributed` added to `losses`."""
     own = sum(float(loss.sum) for loss in losses), sum(loss.count for loss in losses)
-    everyone = gather_in_order([(ranks.rank, own)], ranks.size)
+    everyone = ranks.on_every(lambda: own)
     return sum(total for total, _ in everyone) / max(1, sum(count for _, count in everyone))
 
 

@@ -26,7 +26,7 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.objectives.losses import outputs
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.losses import in_float32
-from bertkit.train.processes import Ranks, gather_in_order
+from bertkit.train.processes import Ranks
 
 SEQUENCES_AT_ONCE = 32  # in a forward pass, by default
 SHUFFLED_TOGETHER = 32  # sequences; the same ones for any number of processes and any batch
@@ -167,7 +167,7 @@ class HeldOutText:
         own = [
             Sums.joined(parts) for parts in ((part[0] for part in measured), (part[1] for part in measured), shuffled)
         ]
-        everyone = gather_in_order([(ranks.rank, own)], ranks.size)
+        everyone = ranks.on_every(lambda: own)
         tokens, sentences, moved = (Sums.joined(part[index] for part in everyone) for index in range(3))
         objective = loss_name(self.sampler.in_order(0, 1).token_head)
         for name, sums in ((objective, tokens), ("nsp", sentences)):

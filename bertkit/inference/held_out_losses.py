@@ -16,7 +16,7 @@ from bertkit.inference.held_out import SEQUENCES_AT_ONCE, HeldOutText
 from bertkit.model.heads import BertWithHeads, bare
 from bertkit.objectives.objective import Moment, Objective
 from bertkit.train.loop import evaluation_mode
-from bertkit.train.processes import Ranks, gather_in_order
+from bertkit.train.processes import Ranks
 
 
 class HeldOut(Protocol):
@@ -41,7 +41,7 @@ class HeldOutLosses:
                 (number, self._sums(bare(model), number, first)) for number, first in firsts[ranks.rank :: ranks.size]
             ]
         totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
-        for sums in gather_in_order(own, len(firsts)):
+        for sums in ranks.gather(own, len(firsts)):
             for name, parts in sums.items():
                 totals[name] = [total + part for total, part in zip(totals[name], parts, strict=True)]
         metrics = {}

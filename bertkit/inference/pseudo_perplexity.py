@@ -23,7 +23,7 @@ from bertkit.tasks.fill_mask import pack
 from bertkit.tasks.scoring.metrics import perplexity
 from bertkit.train.loop import evaluation_mode
 from bertkit.train.micro_batches import AUTO_MICRO_TOKENS
-from bertkit.train.processes import Ranks, gather_in_order
+from bertkit.train.processes import Ranks
 
 MOST_TOKENS = 2**16  # in all forward passes: about 100 sentences of 25 tokens, 3 minutes for BERT-base on two cores
 MOST_CANDIDATES = 4096  # sentences, of which the first ones that fit are taken
@@ -45,7 +45,7 @@ def pseudo_perplexity(
             values = log_probabilities(model, pack(batch), "masked_lm", targets, precision)
             require_finite(bool(np.isfinite(values).all()), precision)
             total += float(values.sum())
-    loss = -sum(gather_in_order([(ranks.rank, total)], ranks.size)) / len(copies)
+    loss = -sum(ranks.on_every(lambda: total)) / len(copies)
     return {"pseudo_perplexity": perplexity(loss), "pseudo_perplexity_tokens": len(copies)}
 
 

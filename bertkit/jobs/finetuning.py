@@ -35,7 +35,7 @@ from bertkit.tasks.batching import Cut, TrainingOrder
 from bertkit.tasks.scoring.baseline import Baseline
 from bertkit.tasks.scoring.calibration import Calibration
 from bertkit.train.accelerator import Accelerator, ranks_in
-from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS, check_num_processes
+from bertkit.train.micro_batches import AUTO_MICRO_TOKENS, MIN_PARTS
 
 
 class FinetuningJob(Job[FinetuneSettings]):
@@ -113,11 +113,15 @@ class FinetuningJob(Job[FinetuneSettings]):
         choices = make_choices(
             self.settings, self.accelerator, self._cut, self._cut.fewest_parts(self.settings.batch.sequences)
         )
-        self._check_num_processes(choices)
+        self.check_num_processes(self.order_by(choices), choices)
         return choices
 
-    def order_by(self, choices: Choices) -> TrainingOrder:
-        """Return the training examples of each step of the task, for some choices."""
+    def order_by(self, choices: Choices) -> Order:
+        """Return the training examples of each step, for some choices."""
+        return self.order_of_task(choices)
+
+    def order_of_task(self, choices: Choices) -> TrainingOrder:
+        """Return the training examples of each step on this task alone."""
         assert isinstance(choices.cut, Cut), "only for fine-tuning"
         return TrainingOrder(self.data.batches, self.settings.batch.sequences, self.settings.seed, choices.cut)
 
@@ -125,17 +129,6 @@ class FinetuningJob(Job[FinetuneSettings]):
     def order(self) -> Order:
         """The training examples of each step."""
         return self.order_by(self.choices)
-
-    def fewest_parts(self, choices: Choices) -> int:
-        """Return the smallest number of micro-batches in any step."""
-        return self.order_by(choices).fewest_parts
-
-    def check_num_processes(self) -> None:
-        """Check that the smallest step can be divided."""
-        self._check_num_processes(self.choices)
-
-    def _check_num_processes(self, choices: Choices) -> None:
-        check_num_processes(self.fewest_parts(choices), choices.num_parts, self.accelerator.num_processes)
 
     def lines(self, state: TrainingState) -> list[str]:
         """Describe frozen parameters, epochs and learning rate."""
@@ -156,7 +149,7 @@ class FinetuningJob(Job[FinetuneSettings]):
 
     def largest_batches(self) -> list[LargestBatch]:
         """Return the largest micro-batch, made of copies of the longest example."""
-        order = self.order_by(self.choices)
+        order = self.order_of_task(self.choices)
         return [task_data.largest_batch(self.settings, self.model, order, self.objective)]
 
     def score(self, accelerator: Accelerator, model: nn.Module) -> SplitScores:

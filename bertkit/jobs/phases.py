@@ -16,7 +16,6 @@ from bertkit.train.micro_batches import (
     AUTO_MICRO_TOKENS,
     MIN_PARTS,
     NumberedBatches,
-    check_num_processes,
     local_micro_batches,
     micro_batch_ranges,
 )
@@ -55,10 +54,10 @@ class LengthPhases:
         """Return the phase of a step; after the end of the run, the last phase."""
         return next((phase for phase in self.all if step < phase.last_step), self.all[-1])
 
-    def check_num_processes(self, num_parts: int | None, num_processes: int) -> None:
-        """Check that every step can be divided among the processes; a run may have begun with another number of them."""
-        for phase in self.all:
-            check_num_processes(len(phase.micro_batches), num_parts, num_processes)
+    @property
+    def fewest_parts(self) -> int:
+        """The smallest number of micro-batches in any step."""
+        return min(len(phase.micro_batches) for phase in self.all)
 
     def lines(self, examples: DatasetExamples, steps: int, step: int) -> list[str]:
         """Describe the phase of a step, and warn if there is no held-out text."""

@@ -1,6 +1,5 @@
 """Training of a job without a directory: no file, no output, no signal handler. `run.trainer.run_steps` is the same in a directory."""
 
-import functools
 from collections.abc import Iterator
 
 from bertkit.kernels.fast import FastWays
@@ -27,7 +26,7 @@ def plain_steps(job: AnyJob) -> Iterator[StepReport]:
         accelerator,
         prepared,
         make_optimizer(groups, settings.optimizer),
-        functools.partial(job.objective.losses, precision=settings.precision),
+        job.losses,
         LossScale.of(settings.precision, accelerator.device),
         job.choices.num_parts,
         job.objective.counts,

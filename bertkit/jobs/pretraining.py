@@ -92,10 +92,6 @@ class PretrainingJob(Job[PretrainSettings]):
         cache = None if self.directory is None else self.directory / "cache"
         return make_phases(self.settings, self.steps, self.examples, cache, self.choices.micro_sequences)
 
-    def check_num_processes(self) -> None:
-        """Check that every step of every phase can be divided."""
-        self.order.check_num_processes(self.choices.num_parts, self.accelerator.num_processes)
-
     def lines(self, state: TrainingState) -> list[str]:
         """Describe the phase and the length of the run, and what is frozen."""
         lines = self.order.lines(self.examples, self.steps, state.first_step)

@@ -22,7 +22,7 @@ from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.settings.pretrain import PretrainSettings
-from bertkit.train.accelerator import Accelerator, on_main_process
+from bertkit.train.accelerator import Accelerator, ranks_in
 from bertkit.train.micro_batches import local_micro_batches, micro_batch_ranges
 from bertkit.train.schedule import last_stable_step
 
@@ -83,7 +83,7 @@ def choose_steps(
     seconds = None
     if accelerator.device.type == "cpu" and (settings.steps == "auto" or _may_be_long(settings, settings.steps, model)):
         here = _seconds_of_steps(settings, model, accelerator, choices, objective)
-        seconds = on_main_process(accelerator, lambda: here)
+        seconds = ranks_in(accelerator).on_first(lambda: here)
     if settings.steps != "auto":
         return RunLength(settings.steps, seconds)
     return _choose(settings, examples.estimated_size(settings.seed), seconds)

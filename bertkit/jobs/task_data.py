@@ -16,7 +16,7 @@ from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tok
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
-from bertkit.objectives.objective import Objective
+from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.tasks.batching import FeatureBatches, TrainingOrder
@@ -206,8 +206,8 @@ def largest_batch(
 
     def forward(num_examples: int) -> int:
         longest = np.repeat(np.argmax(batches.lengths), num_examples)
-        for _, batch in objective.prepared([(0, batches.take(longest))], 0, PLANNED_STEPS, settings.seed):
-            objective.losses(model, batch, settings.precision)
+        batch = objective.prepare(batches.take(longest), Moment(0, PLANNED_STEPS, 0, settings.seed))
+        objective.losses(model, batch, settings.precision)
         return int(batches.lengths[longest].sum())
 
     num_tokens, by_sequences = order.largest_part(PLANNED_STEPS), settings.batch.micro_sequences != "auto"

@@ -123,15 +123,10 @@ class TogetherJob(FinetuningJob):
         """The number of steps in which every training example of every task is used once."""
         return sum(job.steps_per_epoch for job in self.members.values())
 
-    @functools.cached_property
-    def order(self) -> TogetherOrder:
-        """The task of each step, and its training examples."""
-        orders = {task: job.order_by(self.choices) for task, job in self.members.items()}
+    def order_by(self, choices: Choices) -> TogetherOrder:
+        """Return the task of each step, and its training examples, for some choices."""
+        orders = {task: job.order_of_task(choices) for task, job in self.members.items()}
         return TogetherOrder(orders, self.settings.seed)
-
-    def fewest_parts(self, choices: Choices) -> int:
-        """Return the smallest number of micro-batches in any step of any task."""
-        return min(job.order_by(choices).fewest_parts for job in self.members.values())
 
     def lines(self, state: TrainingState) -> list[str]:
         """Describe the share of each task, and what every run describes."""
@@ -140,7 +135,7 @@ class TogetherJob(FinetuningJob):
 
     def largest_batches(self) -> list[LargestBatch]:
         """Return the largest micro-batch of each task."""
-        orders = self.order.orders.values()
+        orders = self.order_by(self.choices).orders.values()
         return [task_data.largest_batch(self.settings, self.model, order, self.objective) for order in orders]
 
     def scores(self, accelerator: Accelerator) -> dict[str, SplitScores]:

@@ -31,7 +31,6 @@ from bertkit.model.head.head import head_of
 from bertkit.model.heads import Accompanied, BertWithHeads, Trained
 from bertkit.objectives.losses import batch_losses
 from bertkit.train.losses import LossTerm
-from bertkit.train.micro_batches import NumberedBatches
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,6 @@ class Objective:
     def prepare(self, batch: Batch, moment: Moment) -> Batch:
         """Return what is made of a drawn micro-batch in this step; it depends on the batch and the moment alone."""
         return batch
-
-    def prepared(self, drawn: NumberedBatches, step: int, steps: int, seed: int) -> NumberedBatches:
-        """Prepare the micro-batches of a step."""
-        return [(number, self.prepare(batch, Moment(step, steps, number, seed))) for number, batch in drawn]
 
     def counts(self, batch: Batch) -> Mapping[str, float]:
         """Return the divisor of each loss by its name, for a prepared micro-batch: its number of predictions.

@@ -1,6 +1,6 @@
 """What is trained: a `Job`, that is a model, its examples, its objective, and how it is measured.
 
-    examples -> job.order.micro_batches -> job.objective.prepare -> job.objective.losses    what train/loop.py trains
+    examples -> job.order.micro_batches -> job.objective.prepare -> job.losses    what train/loop.py trains
     job.after     measures the model, if that is due
     job.publish   writes what a finished run leaves
 
@@ -22,7 +22,7 @@ from bertkit.base.typed_settings import to_mapping
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.display.report import Curves
 from bertkit.model.heads import BertWithHeads
-from bertkit.objectives.objective import Objective
+from bertkit.objectives.objective import Moment, Objective
 from bertkit.run.choices import Choices
 from bertkit.run.memory_plan import LargestBatch
 from bertkit.run.resume_rules import Rules, RunSettings, identity_of
@@ -30,7 +30,8 @@ from bertkit.run.start import Start
 from bertkit.run.state import TrainingState
 from bertkit.train.accelerator import Accelerator
 from bertkit.train.loop import Course
-from bertkit.train.micro_batches import NumberedBatches
+from bertkit.train.losses import Losses
+from bertkit.train.micro_batches import NumberedBatches, check_num_processes
 from bertkit.train.schedule import learning_rate
 
 SettingsT = TypeVar("SettingsT", bound=RunSettings)
@@ -38,6 +39,10 @@ SettingsT = TypeVar("SettingsT", bound=RunSettings)
 
 class Order(Protocol):
     """The examples of every step."""
+
+    @property
+    def fewest_parts(self) -> int:
+        """The smallest number of micro-batches in any step."""
 
     def micro_batches(self, step: int, process: int, num_processes: int) -> NumberedBatches:
         """Return the micro-batches that a process takes in a step, counted from 0, with their numbers in the global batch."""
@@ -161,7 +166,13 @@ class Job(ABC, Generic[SettingsT]):
     def prepared(self, step: int) -> NumberedBatches:
         """Return this process's micro-batches of a step, as the objective prepares them."""
         drawn = self.order.micro_batches(step, self.accelerator.process_index, self.accelerator.num_processes)
-        return self.objective.prepared(drawn, step, self.steps, self.settings.seed)
+        seed, prepare = self.settings.seed, self.objective.prepare
+        return [(number, prepare(batch, Moment(step, self.steps, number, seed))) for number, batch in drawn]
+
+    @property
+    def losses(self) -> Losses:
+        """The losses of a micro-batch, in the precision of the run."""
+        return functools.partial(self.objective.losses, precision=self.settings.precision)
 
     def course(self, batches: Callable[[int], NumberedBatches], first_step: int = 0) -> Course:
         """Return the steps from `first_step` on."""
@@ -170,9 +181,9 @@ class Job(ABC, Generic[SettingsT]):
         clip, skipped = settings.optimizer.max_grad_norm, settings.data.skip_steps
         return Course(batches, rate, first_step, self.steps, clip, settings.seed, skipped)
 
-    @abstractmethod
-    def check_num_processes(self) -> None:
+    def check_num_processes(self, order: Order, choices: Choices) -> None:
         """Raise InputError if a step cannot be divided among the processes; a run may have begun with another number of them."""
+        check_num_processes(order.fewest_parts, choices.num_parts, self.accelerator.num_processes)
 
     @abstractmethod
     def measure(self, accelerator: Accelerator, model: nn.Module) -> dict[str, float]:

@@ -42,7 +42,7 @@ from bertkit.run.job import AnyJob
 from bertkit.run.memory_plan import buffer_bytes, memory_lines
 from bertkit.run.resume_rules import Change, Rules
 from bertkit.run.state import TrainingState
-from bertkit.train.accelerator import Accelerator, ending_together, on_main_process, ranks_in
+from bertkit.train.accelerator import Accelerator, ending_together, ranks_in
 
 EPOCHS = r"epoch-\d{5}-\w{12}\..+"  # files in cache/; the names of partial ones end with host and process
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
@@ -61,10 +61,10 @@ def open_run(job: AnyJob) -> Iterator[Callable[[int], None]]:
     with ending_together(accelerator), contextlib.ExitStack() as stack:
         _check_same(accelerator, mapping | identity)
         opened = lock_run(directory, mapping, identity, job.facts, job.rules, settings.resume.allow)
-        changes = on_main_process(accelerator, lambda: stack.enter_context(opened))
+        changes = ranks_in(accelerator).on_first(lambda: stack.enter_context(opened))
 
         def record(step: int) -> None:
-            lines = on_main_process(accelerator, lambda: record_changes(directory, changes, step, mapping, identity))
+            lines = ranks_in(accelerator).on_first(lambda: record_changes(directory, changes, step, mapping, identity))
             if accelerator.is_main_process:
                 say(*(f"warning: {line}" for line in lines))
 
@@ -73,7 +73,7 @@ def open_run(job: AnyJob) -> Iterator[Callable[[int], None]]:
 
 def _check_same(accelerator: Accelerator, ours: Mapping[str, object]) -> None:
     """Raise InputError in every process, on all hosts, if the settings and data of one differ from those of process 0."""
-    first = on_main_process(accelerator, lambda: ours)
+    first = ranks_in(accelerator).on_first(lambda: ours)
 
     def compare() -> None:
         for key, there, here in differences(first, ours):

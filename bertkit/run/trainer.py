@@ -55,7 +55,7 @@ def run_steps(job: AnyJob) -> Iterator[StepReport]:
                 f"steps={job.steps}: the run in {state.directory} has done {state.first_step}; increase it"
             )
         job.choices = state.choices
-        job.check_num_processes()
+        job.check_num_processes(job.order, job.choices)
         record_changes(state.first_step)
         announce(job, state)
         with training(job, state) as trainer:
@@ -98,9 +98,8 @@ class Trainer:
     ) -> None:
         self.job, self.settings, self.state, self.rows = job, job.settings, state, rows
         state.writer.branch_step = job.branch_step
-        losses = functools.partial(job.objective.losses, precision=job.settings.precision)
         self.reports: Iterator[StepReport] = train(
-            state.learner(losses, job.objective.counts),
+            state.learner(job.losses, job.objective.counts),
             job.course(batches, state.first_step),
             skips=state.writer.history.skips,
             should_sync=lambda step: self._due(step).is_any,

@@ -220,6 +220,11 @@ class TogetherOrder:
     orders: Mapping[str, TrainingOrder]  # by the name of the task
     seed: int
 
+    @property
+    def fewest_parts(self) -> int:
+        """The smallest number of micro-batches in any step."""
+        return min(order.fewest_parts for order in self.orders.values())
+
     @functools.cached_property
     def batches(self) -> list[tuple[str, int]]:
         """The batches of an epoch, before they are permuted: the task of each, and its number in the task."""

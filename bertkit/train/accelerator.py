@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -75,11 +75,6 @@ def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
         return ALONE
     group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout_seconds))
     return Ranks(accelerator.process_index, accelerator.num_processes, group)
-
-
-def on_main_process(accelerator: Accelerator, function: Callable[[], T]) -> T:
-    """Call a function on process 0 only; return its result, or raise its error, on every process."""
-    return ranks_in(accelerator).on_first(function)
 
 
 def ranks_in(accelerator: Accelerator) -> Ranks:

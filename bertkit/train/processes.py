@@ -57,6 +57,12 @@ class Ranks:
         """Call a function on process 0 only; return its result, or raise its error, on every process."""
         return self.on_every(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
+    def gather(self, numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
+        """Gather the numbered items of all processes, each once, in the order 0 to total - 1; every process passes its own."""
+        gathered = {number: item for own in self.on_every(lambda: dict(numbered)) for number, item in own.items()}
+        assert sorted(gathered) == list(range(total)), f"{len(gathered)} items, expected {total}"
+        return [gathered[number] for number in range(total)]
+
     def check_shared(self, directory: Path) -> None:
         """Raise InputError unless a directory is on a disk that all processes share."""
         if self.size == 1:
@@ -88,18 +94,3 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def gather_in_order(numbered: Iterable[tuple[int, T]], total: int) -> list[T]:
-    """Gather the numbered items of all processes, each once, in the order 0 to total - 1.
-
-    Every process passes its own items. An item may come from several processes, because the last batch may be padded.
-    """
-    own = dict(numbered)
-    everyone: list[dict[int, T]] = [own]
-    if dist.is_available() and dist.is_initialized():
-        everyone = [own] * dist.get_world_size()
-        dist.all_gather_object(everyone, own)
-    gathered = {number: prediction for part in everyone for number, prediction in part.items()}
-    assert sorted(gathered) == list(range(total)), f"predictions of {len(gathered)} examples, expected {total}"
-    return [gathered[number] for number in range(total)]

@@ -24,7 +24,7 @@ from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
 from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.trainable import task_of
-from bertkit.train.processes import gather_in_order
+from bertkit.train.processes import ALONE
 
 INPUTS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(METRICS, ([0, 1, 1], [0, 1, 0])),
@@ -357,9 +357,9 @@ def test_a_metric_without_its_package_is_refused_before_training(
 
 
 def test_predictions_are_gathered_in_order() -> None:
-    assert gather_in_order([(2, "c"), (0, "a"), (1, "b"), (0, "a")], 3) == ["a", "b", "c"]
-    with pytest.raises(AssertionError, match="predictions of 2 examples, expected 3"):
-        gather_in_order([(2, "c"), (0, "a")], 3)
+    assert ALONE.gather([(2, "c"), (0, "a"), (1, "b"), (0, "a")], 3) == ["a", "b", "c"]
+    with pytest.raises(AssertionError, match="2 items, expected 3"):
+        ALONE.gather([(2, "c"), (0, "a")], 3)
 
 
 def test_no_home_and_no_network_is_needed(tmp_path: Path) -> None:
