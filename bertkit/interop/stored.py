@@ -129,7 +129,8 @@ def fit(stored: Stored, expected: Mapping[str, Tensor], needs_pooler: bool, is_n
     unused = [name for name in stored.tensors if ours.get(name) not in used]
     unasked = [name for name in unused if ours.get(name, "").startswith(("heads.", "bert.pooler."))]
     stored.skipped.update(dict.fromkeys(unasked, "head not asked for"))
-    foreign = [name for name in unused if name not in ours and not name.startswith(stored.architecture.parts)]
+    of_model = (stored.architecture.prefix, *stored.architecture.parts)
+    foreign = [name for name in unused if name not in ours and not name.startswith(of_model)]
     stored.skipped.update(dict.fromkeys(foreign, "not a part of the model"))
     problems += [
         f"{in_file(name)}: this model has no such weight" for name in unused if name not in {*unasked, *foreign}

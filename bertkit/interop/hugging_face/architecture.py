@@ -80,9 +80,8 @@ class Architecture(ABC):
     """A model type. Full names of weights are those of a `transformers` class with heads, such as `bert.pooler.dense.bias`."""
 
     prefix: ClassVar[str]  # of the names of the encoder's weights in a class with heads
-    parts: ClassVar[
-        tuple[str, ...]
-    ]  # prefixes of names that belong to the model: others are left out, as transformers does
+    # further prefixes of names that belong to the model: others are left out, as transformers does
+    parts: ClassVar[tuple[str, ...]] = ()
     keys: ClassVar[Keys]  # of `config.json`
     names_in_file: ClassVar[Mapping[str, str]] = {}  # of bertkit's settings, where they differ
     classes: ClassVar[Mapping[Heads, str]]  # of transformers, by their heads

@@ -67,7 +67,7 @@ class BertArchitecture(Architecture):
     """A BERT, with causal attention too."""
 
     prefix = "bert."
-    parts: ClassVar[tuple[str, ...]] = ("bert.", "heads.")
+    parts: ClassVar[tuple[str, ...]] = ("heads.",)  # of variants
     keys = config_keys.BERT
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm", "next_sentence"): "BertForPreTraining",
@@ -84,10 +84,8 @@ class BertArchitecture(Architecture):
     without_pooler: ClassVar[tuple[Heads, ...]] = (("masked_lm",), ("next_token",), ("token",), ("span",))
     names: ClassVar[Mapping[str, str]] = HUGGING_FACE  # full names by bertkit's
     ties: ClassVar[Mapping[str, str]] = _TIES  # of full names: those of a second copy, and of the original
-    # tensors without a weight, with the reason
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"(decoder\.)?bert\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
-    }
+    # tensors without a weight, with the reason; the buffers of the embeddings are left out everywhere
+    left_out: ClassVar[Mapping[str, str]] = {}
 
     def writes(self, config: BertConfig) -> bool:
         """Whether `transformers` computes a model as a BERT."""
@@ -121,11 +119,13 @@ class BertArchitecture(Architecture):
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
         """Rename what old versions called otherwise, and leave out buffers and second copies of tied weights."""
         stored = StoredTensors({})
+        buffers = rf"(decoder\.)?{re.escape(self.prefix)}embeddings\.(position|token_type|task_type)_ids"
+        left_out = {**self.left_out, buffers: "a buffer of old versions, not a weight"}
         for name, tensor in tensors.items():
             full = self.full_name_of_file(name)
             for old, new in _OLD_NAMES.items():
                 full = re.sub(old, new, full)
-            if reason := rule_of(full, self.left_out):
+            if reason := rule_of(full, left_out):
                 stored.skipped[name] = reason
             else:
                 stored.put(full, name, tensor)
@@ -141,16 +141,22 @@ class BertArchitecture(Architecture):
         return from_hugging_face(names, classifier, "next_token" if "next_token" in heads else "masked_lm", self.names)
 
     def unnamed_classifier(self, names: set[str]) -> str:
-        """Return the head that has the classifier if no class is named."""
-        return "sequence" if self.full_name("bert.pooler.dense.weight") in names else "token"
+        """Return the head that has the classifier if no class is named; that of texts may have a name of its own, as in RoBERTa."""
+        of_texts = self.full_name("heads.sequence.dense.weight")
+        is_shared = of_texts == self.full_name("heads.token.dense.weight")
+        if of_texts in names and not is_shared:
+            return "sequence"
+        pooled = "sequence" if is_shared else "choice"
+        return pooled if self.full_name("bert.pooler.dense.weight") in names else "token"
 
     def full_name(self, name: str) -> str:
         """Translate by the table of names; parameters that only variants have keep theirs."""
         return to_hugging_face(name, self.names)
 
     def reference_settings(self, model: BertWithHeads) -> Content:
-        """Leave out the pooler of an encoder that has none."""
-        return {} if model.heads or model.bert.pooler else {"add_pooling_layer": False}
+        """Leave out the pooler that a class without heads has and the encoder has not."""
+        lacks_pooler = not (model.heads or model.bert.pooler) and self.has_pooler(model)
+        return {"add_pooling_layer": False} if lacks_pooler else {}
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Return the weights by their names in the class; no pooler if the class has none."""

@@ -22,9 +22,9 @@ from bertkit.model.heads import BertWithHeads
 class EncoderDecoderArchitecture(BertArchitecture):
     """An encoder and a decoder; the key `decoder_shares_encoder` is bertkit's own."""
 
-    parts = ("bert.", "decoder.", "heads.")
+    parts = ("decoder.", "heads.")
     keys = config_keys.PAIR
-    left_out: ClassVar[Mapping[str, str]] = {**BertArchitecture.left_out, r"bert\.pooler\..*": "an unused pooler"}
+    left_out: ClassVar[Mapping[str, str]] = {r"bert\.pooler\..*": "an unused pooler"}
 
     def writes(self, config: BertConfig) -> bool:
         """Whether a model is a BERT with a BERT as its decoder."""

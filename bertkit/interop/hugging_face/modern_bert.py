@@ -83,7 +83,6 @@ class ModernBertArchitecture(Architecture):
     """A ModernBERT. Its prediction head is the masked LM head without the output matrix; task heads begin with it too."""
 
     prefix = "model."
-    parts = ("model.",)
     keys = config_keys.MODERN_BERT
     names_in_file: ClassVar[Mapping[str, str]] = _SETTINGS | _NAMES_IN_FILE
     classes: ClassVar[Mapping[Heads, str]] = {

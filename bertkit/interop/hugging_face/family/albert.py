@@ -31,7 +31,6 @@ class AlbertArchitecture(FamilyArchitecture):
 
     family = "albert"
     prefix = "albert."
-    parts = ("albert.", "heads.")
     keys = config_keys.ALBERT
     defaults: ClassVar[Content] = {
         "embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
@@ -60,9 +59,6 @@ class AlbertArchitecture(FamilyArchitecture):
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     }
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"albert\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
-    }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm", "next_sentence"): "AlbertForPreTraining",
         ("masked_lm",): "AlbertForMaskedLM",
@@ -87,10 +83,8 @@ class AlbertArchitecture(FamilyArchitecture):
         """Add the size of the embeddings, and what is the same in every ALBERT here."""
         own = config.classifier_dropout
         return super().content(config, class_name, dtype) | {
-            "bos_token_id": None,
             "classifier_dropout_prob": self.defaults["classifier_dropout_prob"] if own is None else own,
             "embedding_size": config.embedding_width,
-            "eos_token_id": config.eos_token_id,
             "inner_group_num": 1,
             "num_hidden_groups": 1,
         }

@@ -16,7 +16,6 @@ from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import HUGGING_FACE, by_weight, of_encoder
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
 
 _ATTENTION = "bert.encoder.layers.{}.attention"
 _SELF = "deberta.encoder.layer.{}.attention.self"
@@ -51,7 +50,6 @@ class DebertaArchitecture(FamilyArchitecture):
 
     family = "deberta-v2"
     prefix = "deberta."
-    parts = ("deberta.", "heads.")
     keys = config_keys.DEBERTA
     defaults: ClassVar[Content] = {
         "type_vocab_size": 0, "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "relative_attention": False,
@@ -72,8 +70,7 @@ class DebertaArchitecture(FamilyArchitecture):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     left_out: ClassVar[Mapping[str, str]] = {
-        r"deberta\.embeddings\.position_ids": "a buffer of old versions, not a weight",
-        r"mask_predictions\..*": "the head for replaced tokens, which bertkit does not have",
+        r"mask_predictions\..*": "the head for replaced tokens, which bertkit does not have"
     }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "DebertaV2ForMaskedLM",
@@ -125,10 +122,8 @@ class DebertaArchitecture(FamilyArchitecture):
         convolution = {} if config.convolution is None else asdict(config.convolution)
         of_layer = {f"conv_{name}": value for name, value in convolution.items()}
         return super().content(config, class_name, dtype) | of_layer | (of_distances if is_relative else {}) | {
-            "bos_token_id": None,
             "cls_dropout": own,
             "embedding_size": config.embedding_width,
-            "eos_token_id": config.eos_token_id,
             "legacy": True,
             "pooler_dropout": config.pooler_dropout_probs.get("sequence", 0.0),
             "pooler_hidden_act": config.pooler_act,
@@ -151,10 +146,6 @@ class DebertaArchitecture(FamilyArchitecture):
                 stored.skipped[stored.file_names.pop(name)] = f"not used with {key}=False"
                 del stored.tensors[name]
         return stored
-
-    def reference_settings(self, model: BertWithHeads) -> Content:
-        """The encoder of `transformers` never has a pooler."""
-        return {}
 
 
 def _with_legacy(name: str) -> str:

@@ -11,7 +11,6 @@ from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
 
 _LAYER = {
     "attention.query": "attention.q_lin",
@@ -44,7 +43,6 @@ class DistilBertArchitecture(FamilyArchitecture):
 
     family = "distilbert"
     prefix = "distilbert."
-    parts = ("distilbert.", "heads.")
     keys = config_keys.DISTILBERT
     defaults: ClassVar[Content] = {
         "activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
@@ -64,9 +62,6 @@ class DistilBertArchitecture(FamilyArchitecture):
         "heads.masked_lm.bias": "vocab_projector.bias",
     }
     ties: ClassVar[Mapping[str, str]] = {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"distilbert\.embeddings\.position_ids": "a buffer of old versions, not a weight"
-    }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "DistilBertForMaskedLM",
         ("sequence",): "DistilBertForSequenceClassification",
@@ -92,7 +87,3 @@ class DistilBertArchitecture(FamilyArchitecture):
             "qa_dropout": config.head_dropout_probs.get("span", self.defaults["qa_dropout"]),
             "seq_classif_dropout": self.defaults["seq_classif_dropout"] if of_texts is None else of_texts,
         }
-
-    def reference_settings(self, model: BertWithHeads) -> Content:
-        """The encoder of `transformers` never has a pooler."""
-        return {}

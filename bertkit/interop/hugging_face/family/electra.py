@@ -11,7 +11,6 @@ from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
 
 
 @option("architecture", "electra")
@@ -20,7 +19,6 @@ class ElectraArchitecture(FamilyArchitecture):
 
     family = "electra"
     prefix = "electra."
-    parts = ("electra.", "heads.")
     keys = config_keys.ELECTRA
     defaults: ClassVar[Content] = {"embedding_size": 128, "summary_last_dropout": 0.1}
     names_in_file: ClassVar[Mapping[str, str]] = {"head_dropout_probs.choice": "summary_last_dropout"}
@@ -46,9 +44,6 @@ class ElectraArchitecture(FamilyArchitecture):
         "heads.next_token.bias": "generator_lm_head.bias",
     }
     ties: ClassVar[Mapping[str, str]] = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"electra\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
-    }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "ElectraForMaskedLM",
         ("next_token",): "ElectraForCausalLM",
@@ -83,18 +78,8 @@ class ElectraArchitecture(FamilyArchitecture):
         """Add the size of the embeddings, and the head for choices."""
         return super().content(config, class_name, dtype) | {
             "embedding_size": config.embedding_width,
-            "eos_token_id": config.eos_token_id,
             "summary_activation": "gelu",
             "summary_last_dropout": config.head_dropout_probs.get("choice", self.defaults["summary_last_dropout"]),
             "summary_type": "first",
             "summary_use_proj": True,
         }
-
-    def unnamed_classifier(self, names: set[str]) -> str:
-        """Return the head by the names of its weights."""
-        with_pooler = "choice" if f"{self.pooler}.weight" in names else "token"
-        return "sequence" if "classifier.out_proj.weight" in names else with_pooler
-
-    def reference_settings(self, model: BertWithHeads) -> Content:
-        """The encoder of `transformers` never has a pooler."""
-        return {}

@@ -22,7 +22,6 @@ class ErnieArchitecture(FamilyArchitecture):
 
     family = "ernie"
     prefix = "ernie."
-    parts = ("ernie.", "heads.")
     keys = config_keys.ERNIE
     names: ClassVar[Mapping[str, str]] = {
         **{
@@ -34,9 +33,6 @@ class ErnieArchitecture(FamilyArchitecture):
     ties: ClassVar[Mapping[str, str]] = {
         "cls.predictions.decoder.weight": "ernie.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"ernie\.embeddings\.(position|token_type|task_type)_ids": "a buffer of old versions, not a weight"
     }
     classes: ClassVar[Mapping[Heads, str]] = {
         heads: name.replace("BertLMHeadModel", "ErnieForCausalLM").replace("Bert", "Ernie")

@@ -14,7 +14,6 @@ from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
-from bertkit.model.heads import BertWithHeads
 
 _LAYER = {
     "attention.query": "self_attn.q_proj",
@@ -37,7 +36,6 @@ class EuroBertArchitecture(FamilyArchitecture):
 
     family = "eurobert"
     prefix = "model."
-    parts = ("model.", "heads.")
     keys = config_keys.EUROBERT
     defaults: ClassVar[Content] = {
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_dropout": 0.0, "attention_bias": False, "mlp_bias": False,
@@ -107,11 +105,9 @@ class EuroBertArchitecture(FamilyArchitecture):
         attention = config.attention
         return super().content(config, class_name, dtype) | {
             "attention_bias": attention.bias,
-            "bos_token_id": None,
             "classifier_pooling": next(
                 (theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling), "late"
             ),
-            "eos_token_id": config.eos_token_id,
             "head_dim": config.head_size,
             "mask_token_id": min(_MASK, config.vocab_size - 1),
             "mlp_bias": config.feed_forward.bias,
@@ -120,7 +116,3 @@ class EuroBertArchitecture(FamilyArchitecture):
             "rope_theta": attention.rotary_base,
             "tie_word_embeddings": False,
         }
-
-    def reference_settings(self, model: BertWithHeads) -> Content:
-        """The encoder of `transformers` never has a pooler."""
-        return {}

@@ -53,8 +53,8 @@ class FamilyArchitecture(BertArchitecture):
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Return the settings by the keys of the type."""
-        eos = {} if config.eos_token_id is None else {"eos_token_id": config.eos_token_id}
-        berts = super().content(config, class_name, dtype) | {"model_type": self.family} | eos
+        of_type: Content = {"model_type": self.family, "bos_token_id": None, "eos_token_id": config.eos_token_id}
+        berts = super().content(config, class_name, dtype) | of_type
         own = {theirs: berts[ours] for ours, theirs in self.names_in_file.items() if ours in berts}
         return {key: value for key, value in berts.items() if key not in {*self.names_in_file, *self.fixed}} | own
 

@@ -46,7 +46,6 @@ class RobertaArchitecture(FamilyArchitecture):
 
     family = "roberta"
     prefix = "roberta."
-    parts = ("roberta.", "heads.")
     keys = config_keys.ROBERTA
     defaults: ClassVar[Content] = {"pad_token_id": 1}
     poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense"}
@@ -54,9 +53,6 @@ class RobertaArchitecture(FamilyArchitecture):
     ties: ClassVar[Mapping[str, str]] = {
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
-    }
-    left_out: ClassVar[Mapping[str, str]] = {
-        r"roberta\.embeddings\.(position|token_type)_ids": "a buffer of old versions, not a weight"
     }
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "RobertaForMaskedLM",
@@ -95,8 +91,6 @@ class RobertaArchitecture(FamilyArchitecture):
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Count the rows of positions in `transformers`."""
         return super().content(config, class_name, dtype) | {
-            "bos_token_id": None,
-            "eos_token_id": config.eos_token_id,
             "max_position_embeddings": config.max_position_embeddings + _first(config.pad_token_id),
         }
 
@@ -107,11 +101,6 @@ class RobertaArchitecture(FamilyArchitecture):
             pad = (self.defaults | content)["pad_token_id"]
             stored.tensors[_PLACES] = stored.tensors[_PLACES][_first(pad) :]
         return stored
-
-    def unnamed_classifier(self, names: set[str]) -> str:
-        """Return the head by the names of its weights."""
-        with_pooler = "choice" if "roberta.pooler.dense.weight" in names else "token"
-        return "sequence" if "classifier.out_proj.weight" in names else with_pooler
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Add rows of zeros before the first position."""
