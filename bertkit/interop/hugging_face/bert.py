@@ -16,7 +16,6 @@ from bertkit.base.errors import InputError, counted
 from bertkit.base.plugins import option
 from bertkit.base.text_files import control_character
 from bertkit.base.typed_settings import refuse, to_mapping
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import (
     OWN_TYPE,
     Architecture,
@@ -27,6 +26,7 @@ from bertkit.interop.hugging_face.architecture import (
     rule_of,
 )
 from bertkit.interop.hugging_face.config_json import is_decoder
+from bertkit.interop.hugging_face.config_keys import ACTIVATIONS, BERT, OWN
 from bertkit.interop.hugging_face.names import (
     CLASSIFIERS,
     HUGGING_FACE,
@@ -68,7 +68,7 @@ class BertArchitecture(Architecture):
 
     prefix = "bert."
     parts: ClassVar[tuple[str, ...]] = ("heads.",)  # of variants
-    keys = config_keys.BERT
+    keys = BERT
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("masked_lm",): "BertForMaskedLM",
@@ -99,7 +99,7 @@ class BertArchitecture(Architecture):
         if kind == RELATIVE_KEY and isinstance(places, int):
             attention |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
         refuse(
-            config_keys.BERT.faults(content),  # here it may be that of an encoder with a decoder
+            BERT.faults(content),  # here it may be that of an encoder with a decoder
             type(is_causal) is not bool and f"is_decoder={is_causal!r}: expected true or false",
             kind not in ("absolute", RELATIVE_KEY)
             and f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only",
@@ -191,7 +191,7 @@ def shared_settings(content: Content, tensors: Mapping[str, Tensor]) -> Content:
 
 def activation_of(name: object) -> object:
     """Return bertkit's name of an activation that `transformers` has by several names."""
-    return config_keys.ACTIVATIONS.get(name, name) if isinstance(name, str) else name
+    return ACTIVATIONS.get(name, name) if isinstance(name, str) else name
 
 
 def rotary_base(theta: object, *given: object) -> object:
@@ -307,7 +307,7 @@ def described(config: BertConfig, class_name: str, dtype: torch.dtype) -> Conten
 class VariantArchitecture(BertArchitecture):
     """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
 
-    keys = config_keys.OWN
+    keys = OWN
     classes: ClassVar[Mapping[Heads, str]] = {**BertArchitecture.classes, ("replaced_token",): "ElectraForPreTraining"}
 
     def writes(self, config: BertConfig) -> bool:

@@ -1,4 +1,7 @@
-"""The keys of `config.json`, and what bertkit does with each: it honours it, refuses its other values, or reads past it."""
+"""The keys of `config.json`, and what bertkit does with each: it honours it, refuses its other values, or reads past it.
+
+Here are those of several model types; the class of a type adds its own.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,61 +69,9 @@ BERT = Keys(
     {**ONLY, "add_cross_attention": False},
     NO_EFFECT,
 )
-ROBERTA = Keys(
+# of a type whose positions are absolute, as those of BERT's family are
+FAMILY = Keys(
     BERT.honoured - {"position_embedding_type"}, {**BERT.only, "position_embedding_type": "absolute"}, NO_EFFECT
-)
-DISTILBERT = Keys(
-    COMMON - {"classifier_dropout", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"}
-    | {"activation", "attention_dropout", "dim", "dropout", "hidden_dim", "n_heads", "n_layers", "qa_dropout"}
-    | {"seq_classif_dropout"},
-    {**ONLY, "is_decoder": False},
-    # `sinusoidal_pos_embds` is about initial weights; `transformers` reads none of the others
-    NO_EFFECT | {"sinusoidal_pos_embds", "tie_weights_"},
-)
-ERNIE = Keys(ROBERTA.honoured | {"task_type_vocab_size", "use_task_id"}, ROBERTA.only, NO_EFFECT)
-ELECTRA = Keys(
-    ROBERTA.honoured | {"embedding_size", "summary_last_dropout"},
-    {
-        **ROBERTA.only, "summary_activation": "gelu", "summary_first_dropout": 0.0, "summary_proj_to_labels": False,
-        "summary_type": "first", "summary_use_proj": True,
-    },
-    NO_EFFECT,
-)  # fmt: skip
-ALBERT = Keys(
-    ROBERTA.honoured - {"classifier_dropout"} | {"classifier_dropout_prob", "embedding_size"},
-    {**ROBERTA.only, "inner_group_num": 1, "is_decoder": False, "num_hidden_groups": 1},
-    NO_EFFECT | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
-)
-DEBERTA = Keys(
-    COMMON - {"classifier_dropout"}
-    | {"attention_head_size", "attention_probs_dropout_prob", "cls_dropout", "embedding_size", "hidden_act"}
-    | {"hidden_dropout_prob", "layer_norm_eps", "legacy", "max_relative_positions", "norm_rel_ebd", "pooler_dropout"}
-    | {"pooler_hidden_act", "pooler_hidden_size", "pos_att_type", "position_biased_input", "position_buckets"}
-    | {"conv_act", "conv_groups", "conv_kernel_size", "relative_attention", "share_att_key", "type_vocab_size"},
-    ONLY,
-    # which nothing in `transformers` reads
-    NO_EFFECT
-    | {"add_cross_attention", "classifier_dropout", "is_decoder", "position_embedding_type"}
-    | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
-)
-EUROBERT = Keys(
-    COMMON - {"classifier_dropout"}
-    | {
-        "attention_bias",
-        "attention_dropout",
-        "classifier_pooling",
-        "eos_token_id",
-        "head_dim",
-        "hidden_act",
-        "mlp_bias",
-    }
-    | {"num_key_value_heads", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta"},
-    {**ONLY, "is_decoder": False, "tie_word_embeddings": False},
-    NO_EFFECT | {"mask_token_id", "pretraining_tp"},
-    {
-        "clf_pooling": "late",
-        "hidden_dropout": 0.0,
-    },  # in published files; the first is the name in the authors' own code
 )
 # of bertkit's own type
 OWN = Keys(
@@ -140,30 +91,4 @@ OWN = Keys(
     | {"plain_lm_head", "projects_first", "shared_layers", "skips_padding", "task_type_vocab_size"},
     BERT.only,
     NO_EFFECT,
-)
-# of an encoder-decoder, whose two parts have those of a BERT
-PAIR = Keys(
-    frozenset({"architectures", "decoder", "decoder_shares_encoder", "encoder", "pad_token_id", "tie_encoder_decoder"}),
-    ONLY,
-    NO_EFFECT | {"tie_word_embeddings", "add_cross_attention", "vocab_size"},
-)
-MODERN_BERT = Keys(
-    COMMON
-    | {"attention_bias", "attention_dropout", "classifier_activation", "classifier_bias", "classifier_pooling"}
-    | {
-        "embedding_dropout",
-        "global_attn_every_n_layers",
-        "global_rope_theta",
-        "hidden_activation",
-        "layer_types",
-        "local_attention",
-    }
-    | {"local_rope_theta", "mlp_bias", "mlp_dropout", "norm_bias", "norm_eps", "rope_parameters"}
-    | {"rope_scaling"},
-    {**ONLY, "decoder_bias": True, "head_dim": None, "partial_rotary_factor": 1.0},
-    # `layer_norm_eps` and `position_embedding_type` are in published files, where nothing reads them
-    NO_EFFECT
-    | {"compile", "deterministic_flash_attn", "is_decoder", "layer_norm_eps", "position_embedding_type"}
-    | {"reference_compile", "repad_logits_with_grad", "sparse_prediction", "sparse_pred_ignore_index", "rope_theta"},
-    {"initializer_cutoff_factor": 2.0},
 )

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Located
 from bertkit.interop.hugging_face.bert import DEFAULTS, SHAPE, BertArchitecture
+from bertkit.interop.hugging_face.config_keys import NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.names import full_name, unwrapped
 from bertkit.model.bert_config import BertConfig, DecoderConfig
 from bertkit.model.heads import BertWithHeads
@@ -23,7 +23,13 @@ class EncoderDecoderArchitecture(BertArchitecture):
     """An encoder and a decoder; the key `decoder_shares_encoder` is bertkit's own."""
 
     parts = ("decoder.", "heads.")
-    keys = config_keys.PAIR
+    # the two parts have those of a BERT
+    keys = Keys(
+        frozenset({"architectures", "decoder", "decoder_shares_encoder", "encoder"})
+        | {"pad_token_id", "tie_encoder_decoder"},
+        ONLY,
+        NO_EFFECT | {"tie_word_embeddings", "add_cross_attention", "vocab_size"},
+    )
     left_out: ClassVar[Mapping[str, str]] = {r"bert\.pooler\..*": "an unused pooler"}
 
     def writes(self, config: BertConfig) -> bool:

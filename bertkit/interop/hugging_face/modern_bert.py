@@ -16,9 +16,9 @@ from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors, is_read_back
 from bertkit.interop.hugging_face.bert import activation_of, described, rotary_base, task_settings
+from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.names import translate, unwrapped
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, HeadConfig
@@ -83,7 +83,16 @@ class ModernBertArchitecture(Architecture):
     """A ModernBERT. Its prediction head is the masked LM head without the output matrix; task heads begin with it too."""
 
     prefix = "model."
-    keys = config_keys.MODERN_BERT
+    keys = Keys(
+        COMMON | _DEFAULTS.keys() | {"rope_scaling"},
+        {**ONLY, "decoder_bias": True, "head_dim": None, "partial_rotary_factor": 1.0},
+        # `layer_norm_eps` and `position_embedding_type` are in published files, where nothing reads them
+        NO_EFFECT
+        | {"compile", "deterministic_flash_attn", "is_decoder", "layer_norm_eps", "position_embedding_type"}
+        | {"reference_compile", "repad_logits_with_grad", "sparse_prediction", "sparse_pred_ignore_index"}
+        | {"rope_theta"},
+        {"initializer_cutoff_factor": 2.0},
+    )
     names_in_file: ClassVar[Mapping[str, str]] = _SETTINGS | _NAMES_IN_FILE
     classes: ClassVar[Mapping[Heads, str]] = {
         ("masked_lm",): "ModernBertForMaskedLM",

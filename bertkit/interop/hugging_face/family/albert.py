@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads, OfNextSentence
+from bertkit.interop.hugging_face.config_keys import FAMILY, NO_EFFECT, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
@@ -31,12 +31,16 @@ class AlbertArchitecture(FamilyArchitecture):
 
     family = "albert"
     prefix = "albert."
-    keys = config_keys.ALBERT
     defaults: ClassVar[Content] = {
         "embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
         "classifier_dropout_prob": 0.1,
     }  # fmt: skip
     names_in_file: ClassVar[Mapping[str, str]] = {"classifier_dropout": "classifier_dropout_prob"}
+    keys = Keys(
+        FAMILY.honoured - names_in_file.keys() | defaults.keys(),
+        {**FAMILY.only, "inner_group_num": 1, "is_decoder": False, "num_hidden_groups": 1},
+        NO_EFFECT | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
+    )
     names: ClassVar[Mapping[str, str]] = {
         **{ours: theirs for ours, theirs in of_encoder("albert.").items() if ".embeddings." in ours},
         **by_weight(

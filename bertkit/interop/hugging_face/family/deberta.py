@@ -9,9 +9,9 @@ from torch import Tensor
 
 from bertkit.base.plugins import option
 from bertkit.base.typed_settings import refuse, to_mapping
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads, StoredTensors
 from bertkit.interop.hugging_face.bert import activation_of
+from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import HUGGING_FACE, by_weight, of_encoder
 from bertkit.model.attention_config import AttentionConfig
@@ -50,7 +50,6 @@ class DebertaArchitecture(FamilyArchitecture):
 
     family = "deberta-v2"
     prefix = "deberta."
-    keys = config_keys.DEBERTA
     defaults: ClassVar[Content] = {
         "type_vocab_size": 0, "layer_norm_eps": 1e-7, "max_position_embeddings": 512, "relative_attention": False,
         "max_relative_positions": -1, "position_buckets": -1, "pos_att_type": [], "position_biased_input": True, "share_att_key": False,
@@ -64,6 +63,17 @@ class DebertaArchitecture(FamilyArchitecture):
         "convolution.kernel_size": "conv_kernel_size", "convolution.groups": "conv_groups", "convolution.act": "conv_act",
         "attention.max_distance": "max_relative_positions", "attention.distance_buckets": "position_buckets",
     }  # fmt: skip
+    keys = Keys(
+        COMMON - names_in_file.keys()
+        | defaults.keys()
+        | {"attention_head_size", "attention_probs_dropout_prob", "embedding_size", "hidden_act", "hidden_dropout_prob"}
+        | {"pooler_hidden_size"},
+        ONLY,
+        # which nothing in `transformers` reads
+        NO_EFFECT
+        | {"add_cross_attention", "classifier_dropout", "is_decoder", "position_embedding_type"}
+        | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
+    )
     names: ClassVar[Mapping[str, str]] = _NAMES
     ties: ClassVar[Mapping[str, str]] = {
         "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads
+from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight
 from bertkit.model.bert_config import BertConfig
@@ -43,7 +43,6 @@ class DistilBertArchitecture(FamilyArchitecture):
 
     family = "distilbert"
     prefix = "distilbert."
-    keys = config_keys.DISTILBERT
     defaults: ClassVar[Content] = {
         "activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
     }  # fmt: skip
@@ -55,6 +54,12 @@ class DistilBertArchitecture(FamilyArchitecture):
         "hidden_act": "activation", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
         "classifier_dropout": "seq_classif_dropout", "head_dropout_probs.span": "qa_dropout",
     }  # fmt: skip
+    keys = Keys(
+        COMMON - names_in_file.keys() | {*names_in_file.values()},
+        {**ONLY, "is_decoder": False},
+        # `sinusoidal_pos_embds` is about initial weights; `transformers` reads none of the others
+        NO_EFFECT | {"sinusoidal_pos_embds", "tie_weights_"},
+    )
     names: ClassVar[Mapping[str, str]] = {
         **by_weight(_MODULES),
         "bert.embeddings.token.weight": "distilbert.embeddings.word_embeddings.weight",

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads
+from bertkit.interop.hugging_face.config_keys import FAMILY, NO_EFFECT, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
@@ -19,8 +19,15 @@ class ElectraArchitecture(FamilyArchitecture):
 
     family = "electra"
     prefix = "electra."
-    keys = config_keys.ELECTRA
     defaults: ClassVar[Content] = {"embedding_size": 128, "summary_last_dropout": 0.1}
+    keys = Keys(
+        FAMILY.honoured | defaults.keys(),
+        {
+            **FAMILY.only, "summary_activation": "gelu", "summary_first_dropout": 0.0, "summary_proj_to_labels": False,
+            "summary_type": "first", "summary_use_proj": True,
+        },
+        NO_EFFECT,
+    )  # fmt: skip
     names_in_file: ClassVar[Mapping[str, str]] = {"head_dropout_probs.choice": "summary_last_dropout"}
     poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense", "choice": "sequence_summary.summary"}
     names: ClassVar[Mapping[str, str]] = {

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 
 from bertkit.base.plugins import option
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.bert import BertArchitecture
+from bertkit.interop.hugging_face.config_keys import FAMILY, NO_EFFECT, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import HUGGING_FACE, of_encoder
 from bertkit.model.bert_config import BertConfig
@@ -22,7 +22,7 @@ class ErnieArchitecture(FamilyArchitecture):
 
     family = "ernie"
     prefix = "ernie."
-    keys = config_keys.ERNIE
+    keys = Keys(FAMILY.honoured | {"task_type_vocab_size", "use_task_id"}, FAMILY.only, NO_EFFECT)
     names: ClassVar[Mapping[str, str]] = {
         **{
             ours: theirs for ours, theirs in HUGGING_FACE.items() if not ours.startswith(("bert.", "heads.generation."))

@@ -7,9 +7,9 @@ import torch
 
 from bertkit.base.plugins import option
 from bertkit.base.typed_settings import refuse, to_mapping
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.bert import rotary_base
+from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight
 from bertkit.model.attention_config import AttentionConfig
@@ -36,7 +36,6 @@ class EuroBertArchitecture(FamilyArchitecture):
 
     family = "eurobert"
     prefix = "model."
-    keys = config_keys.EUROBERT
     defaults: ClassVar[Content] = {
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_dropout": 0.0, "attention_bias": False, "mlp_bias": False,
         "max_position_embeddings": 8192, "num_key_value_heads": None, "head_dim": None, "rope_theta": 10_000.0,
@@ -45,6 +44,13 @@ class EuroBertArchitecture(FamilyArchitecture):
     fixed: ClassVar[Content] = {
         "type_vocab_size": 0, "hidden_dropout_prob": 0.0, "classifier_dropout": 0.0, "position_embedding_type": "absolute",
     }  # fmt: skip
+    keys = Keys(
+        COMMON - fixed.keys() | defaults.keys() | {"eos_token_id", "rope_parameters", "rope_scaling"},
+        {**ONLY, "is_decoder": False, "tie_word_embeddings": False},
+        NO_EFFECT | {"mask_token_id", "pretraining_tp"},
+        # in published files; the first is the name in the authors' own code
+        {"clf_pooling": "late", "hidden_dropout": 0.0},
+    )
     names_in_file: ClassVar[Mapping[str, str]] = {
         "layer_norm_eps": "rms_norm_eps", "attention_probs_dropout_prob": "attention_dropout",
         # for messages

@@ -11,6 +11,7 @@ from torch import Tensor
 from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import Content, Located, StoredTensors, heads_of, is_read_back
 from bertkit.interop.hugging_face.bert import BertArchitecture
+from bertkit.interop.hugging_face.config_keys import FAMILY
 from bertkit.interop.hugging_face.names import unwrapped
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -27,6 +28,7 @@ class FamilyArchitecture(BertArchitecture):
     """A model type of the family; it writes a model only if it reads the same configuration back."""
 
     family: ClassVar[str]
+    keys = FAMILY
     defaults: ClassVar[Content] = {}  # of the class of `transformers`, for keys that a file lacks
     fixed: ClassVar[Content] = {}  # BERT's settings for which there is no key
     poolers: ClassVar[Mapping[str, str]] = {}  # the pooler's name in the class with a head, where it has another one

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from bertkit.base.plugins import option
 from bertkit.base.typed_settings import refuse
-from bertkit.interop.hugging_face import config_keys
 from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
@@ -46,7 +45,6 @@ class RobertaArchitecture(FamilyArchitecture):
 
     family = "roberta"
     prefix = "roberta."
-    keys = config_keys.ROBERTA
     defaults: ClassVar[Content] = {"pad_token_id": 1}
     poolers: ClassVar[Mapping[str, str]] = {"sequence": "classifier.dense"}
     names: ClassVar[Mapping[str, str]] = _NAMES
