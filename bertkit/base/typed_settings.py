@@ -136,9 +136,18 @@ def to_mapping(value: "DataclassInstance") -> JsonObject:
     plain = {}
     for field in dataclasses.fields(value):
         written, item = field.metadata.get("is_written", True), vars(value)[field.name]
-        if written is True or (written == IF_SET["is_written"] and item not in ({}, (), field.default)):
+        if written is True or (written == IF_SET["is_written"] and not _is_default(field, item)):
             plain[field.name] = _plain(item)
     return plain
+
+
+def not_default(value: "DataclassInstance") -> set[str]:
+    """Return the names of the settings that differ from their defaults."""
+    return {field.name for field in dataclasses.fields(value) if not _is_default(field, vars(value)[field.name])}
+
+
+def _is_default(field: dataclasses.Field[object], item: object) -> bool:
+    return item in ({}, (), field.default)  # the default of a setting with a factory is empty
 
 
 def at(mapping: Mapping[str, JsonValue], key: str) -> JsonValue:

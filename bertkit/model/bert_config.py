@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from bertkit.base import plugins
 from bertkit.base.annotations import OptionOf
 from bertkit.base.intervals import MAX_INT32, Count, Interval, Positive, ShareBelow1, Size
-from bertkit.base.typed_settings import IF_SET, options_of, refuse, to_mapping, unused
+from bertkit.base.typed_settings import IF_SET, not_default, options_of, refuse, to_mapping, unused
 from bertkit.model.attention_config import AttentionConfig
 
 PRETRAINING_HEADS = ("masked_lm", "next_sentence")
@@ -26,6 +26,12 @@ Family = Literal[
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
+# the settings of a `BertConfig` in which a variant differs from a standard BERT, in the order of messages
+OWN_SETTINGS = (
+    "decoder", "feed_forward", "head", "head_act", "embedding_dropout_prob", "task_transform", "family", "pooler_dropout_probs",
+    "head_dropout_probs", "skips_padding", "layer_dropout_probs", "pooler_act", "projects_first", "convolution", "task_type_vocab_size",
+    "plain_lm_head", "embedding_size", "shared_layers", "type_vocab_size", "norm", "pooling", "attention",
+)  # fmt: skip
 
 
 def head_problems(attention: AttentionConfig, pooling: Pooling, pooled: Sequence[str]) -> list[str]:
@@ -256,30 +262,12 @@ class BertConfig(BertShape):
     @property
     def variant(self) -> dict[str, object]:
         """The settings of the parts of a model that is not a standard BERT; empty for a BERT."""
-        mapping, bert = to_mapping(self), to_mapping(AttentionConfig())
-        changed = {
+        mapping, bert, differing = to_mapping(self), to_mapping(AttentionConfig()), not_default(self)
+        changed = {name: name in differing for name in OWN_SETTINGS} | {
             "decoder": self.decoder is not None and self.decoder.is_from_scratch,
-            "feed_forward": self.feed_forward != FeedForwardConfig(),
             # with `task_transform`, a linear map alone is not what `transformers` computes
             "head": not self.head.is_exported or (self.task_transform and self.head.kind != "linear"),
-            "head_act": self.head_act is not None,
-            "embedding_dropout_prob": self.embedding_dropout_prob is not None,
-            "task_transform": self.task_transform,
-            "family": self.family is not None,
-            "pooler_dropout_probs": bool(self.pooler_dropout_probs),
-            "head_dropout_probs": bool(self.head_dropout_probs),
-            "skips_padding": self.skips_padding,
-            "layer_dropout_probs": bool(self.layer_dropout_probs),
-            "pooler_act": self.pooler_act != "tanh",
-            "projects_first": self.projects_first,
-            "convolution": self.convolution is not None,
-            "task_type_vocab_size": self.task_type_vocab_size > 0,
-            "plain_lm_head": self.plain_lm_head,
-            "embedding_size": self.embedding_size is not None,
-            "shared_layers": self.shared_layers,
             "type_vocab_size": self.type_vocab_size == 0,
-            "norm": self.norm != NormConfig(),
-            "pooling": self.pooling != "first",
             "attention": any(
                 value != bert.get(name) and not self.attention.without_effect(name)
                 for name, value in mapping["attention"].items()

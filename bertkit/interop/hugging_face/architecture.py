@@ -25,9 +25,7 @@ Content = dict[str, object]  # of config.json
 Heads = tuple[str, ...]  # of a model, in alphabetical order
 OWN_TYPE = "bertkit"  # the model_type of variants that transformers cannot compute
 # settings that no architecture writes, or only with the class of a task
-_NOT_OF_THE_TYPE: dict[str, object] = {
-    "labels": ("LABEL_0", "LABEL_1"), "problem_type": None, "score_activation": None, "scale_outputs": False, "frequency_biases": False,
-}  # fmt: skip
+_NOT_OF_THE_TYPE = ("labels", "problem_type", "score_activation", "scale_outputs", "frequency_biases")
 
 
 @dataclass(frozen=True)
@@ -162,11 +160,12 @@ class Architecture(ABC):
 @functools.lru_cache(maxsize=64)
 def is_read_back(architecture: type[Architecture], config: BertConfig) -> bool:
     """Whether a configuration that an architecture writes is read again as it was, so that the type has all of its settings."""
-    plain = replace(config, **_NOT_OF_THE_TYPE, head=HeadConfig() if config.head.is_exported else config.head)  # type: ignore[arg-type]
+    plain = replace(config, head=HeadConfig() if config.head.is_exported else config.head)
     try:
-        return replace(architecture().as_read(plain), **_NOT_OF_THE_TYPE) == plain  # type: ignore[arg-type]
+        read = architecture().as_read(plain)
     except InputError:
         return False
+    return replace(read, **{name: vars(plain)[name] for name in _NOT_OF_THE_TYPE}) == plain
 
 
 def heads_of(model: BertWithHeads) -> Heads:

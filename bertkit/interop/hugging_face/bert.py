@@ -15,7 +15,7 @@ from torch import Tensor
 from bertkit.base.errors import InputError, counted
 from bertkit.base.plugins import option
 from bertkit.base.text_files import control_character
-from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import (
     OWN_TYPE,
     Architecture,
@@ -26,7 +26,7 @@ from bertkit.interop.hugging_face.architecture import (
     rule_of,
 )
 from bertkit.interop.hugging_face.config_json import is_decoder
-from bertkit.interop.hugging_face.config_keys import ACTIVATIONS, BERT, OWN
+from bertkit.interop.hugging_face.config_keys import ACTIVATIONS, BERT, NO_EFFECT, Keys
 from bertkit.interop.hugging_face.names import (
     CLASSIFIERS,
     HUGGING_FACE,
@@ -35,8 +35,7 @@ from bertkit.interop.hugging_face.names import (
     to_hugging_face,
     unwrapped,
 )
-from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig, NormConfig
+from bertkit.model.bert_config import OWN_SETTINGS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 SHAPE = (
@@ -95,7 +94,7 @@ class BertArchitecture(Architecture):
         """Translate the settings, which are BERT's but for the positions and the direction of attention."""
         places, is_causal = content.get("max_position_embeddings"), content.get("is_decoder") or False
         kind = content.get("position_embedding_type") or "absolute"
-        attention = to_mapping(AttentionConfig(pattern="causal" if is_causal else "full"))
+        attention: Content = {"pattern": "causal" if is_causal else "full"}
         if kind == RELATIVE_KEY and isinstance(places, int):
             attention |= {"positions": "relative", "max_distance": places - 1, "relative_to": ["keys"]}
         refuse(
@@ -104,8 +103,7 @@ class BertArchitecture(Architecture):
             kind not in ("absolute", RELATIVE_KEY)
             and f"position_embedding_type={kind!r} is not supported; bertkit loads 'absolute' and 'relative_key' only",
         )
-        groups: Content = {"attention": attention, "norm": to_mapping(NormConfig()), "pooling": "first"}
-        return groups | shared_settings(content, tensors)
+        return {"attention": attention, **shared_settings(content, tensors)}
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Return the settings by their keys, for `transformers` 4 and 5."""
@@ -307,7 +305,7 @@ def described(config: BertConfig, class_name: str, dtype: torch.dtype) -> Conten
 class VariantArchitecture(BertArchitecture):
     """A variant of BERT with bertkit's own settings; `transformers` refuses to load its type."""
 
-    keys = OWN
+    keys = Keys(BERT.honoured | {*OWN_SETTINGS}, BERT.only, NO_EFFECT)
     classes: ClassVar[Mapping[Heads, str]] = {**BertArchitecture.classes, ("replaced_token",): "ElectraForPreTraining"}
 
     def writes(self, config: BertConfig) -> bool:
@@ -315,23 +313,9 @@ class VariantArchitecture(BertArchitecture):
         return False
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
-        """Add the defaults of the settings that a group lacks."""
+        """Add bertkit's settings."""
         refuse(self.keys.faults(content))
-        known: dict[str, Content] = {"attention": to_mapping(AttentionConfig()), "norm": to_mapping(NormConfig())}
-        own = {name: content.get(name, {}) for name in known}
-        groups = {name: {**known[name], **group} if isinstance(group, dict) else group for name, group in own.items()}
-        others = {"pooling": content.get("pooling", "first")}
-        mappings = ("head", "feed_forward", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs")
-        others |= {name: content.get(name, {}) for name in mappings}
-        others |= {
-            name: content.get(name, False)
-            for name in ("task_transform", "skips_padding", "shared_layers", "projects_first", "plain_lm_head")
-        }
-        optional = ("head_act", "embedding_dropout_prob", "family", "embedding_size", "convolution")
-        others |= {name: content.get(name) for name in optional}
-        others |= {"pooler_act": content.get("pooler_act", "tanh")}
-        others |= {"task_type_vocab_size": content.get("task_type_vocab_size", 0)}
-        return groups | others | shared_settings(content, tensors)
+        return {name: content[name] for name in OWN_SETTINGS if name in content} | shared_settings(content, tensors)
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Add bertkit's settings."""

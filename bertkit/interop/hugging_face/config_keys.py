@@ -73,22 +73,3 @@ BERT = Keys(
 FAMILY = Keys(
     BERT.honoured - {"position_embedding_type"}, {**BERT.only, "position_embedding_type": "absolute"}, NO_EFFECT
 )
-# of bertkit's own type
-OWN = Keys(
-    BERT.honoured
-    | {
-        "attention",
-        "convolution",
-        "embedding_dropout_prob",
-        "feed_forward",
-        "head",
-        "head_act",
-        "norm",
-        "pooling",
-        "task_transform",
-    }
-    | {"embedding_size", "family", "head_dropout_probs", "layer_dropout_probs", "pooler_act", "pooler_dropout_probs"}
-    | {"plain_lm_head", "projects_first", "shared_layers", "skips_padding", "task_type_vocab_size"},
-    BERT.only,
-    NO_EFFECT,
-)

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from bertkit.base.plugins import option
-from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import Content, Heads, StoredTensors
 from bertkit.interop.hugging_face.bert import activation_of
 from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import HUGGING_FACE, by_weight, of_encoder
-from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
 
 _ATTENTION = "bert.encoder.layers.{}.attention"
@@ -197,14 +196,13 @@ def _attention_of(full: Content, max_positions: object) -> Content:
         and is_absolute is True
         and "position_biased_input=True with relative_attention=True is not supported; bertkit loads False only",
     )  # fmt: skip
-    plain = to_mapping(AttentionConfig(positions="learned" if is_absolute else "none"))
     if not is_relative:
-        return plain
+        return {"positions": "learned" if is_absolute else "none"}
     assert isinstance(norms, str)
     assert isinstance(terms, list)
     assert isinstance(most, int)
     assert isinstance(buckets, int)
-    return plain | {
+    return {
         "positions": "disentangled",
         "max_distance": max_positions if most < 1 else most,
         "distance_buckets": max(buckets, 0),

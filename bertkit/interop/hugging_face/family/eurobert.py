@@ -6,13 +6,12 @@ from typing import ClassVar
 import torch
 
 from bertkit.base.plugins import option
-from bertkit.base.typed_settings import refuse, to_mapping
+from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.bert import rotary_base
 from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
 from bertkit.interop.hugging_face.names import by_weight
-from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig
 
 _LAYER = {
@@ -98,7 +97,7 @@ class EuroBertArchitecture(FamilyArchitecture):
             "key_value_heads": None if of_keys == heads else of_keys,
         }
         return {
-            "attention": to_mapping(AttentionConfig()) | attention,
+            "attention": attention,
             "norm": {"placement": "pre", "kind": "rms", "of_embeddings": False},
             "feed_forward": {"kind": "two_map_glu", "bias": full["mlp_bias"]},
             "pooling": _POOLINGS[str(pooling)],
