@@ -321,6 +321,7 @@ class _TaskConfig(TypedDict, total=False):
     long_texts: Literal['mean', 'max'] | None
     separator: str
     encoding: str
+    takes_pairs: bool
 
 _TaskOption: TypeAlias = Literal['ax', 'choice', 'classification', 'cola', 'conll2003', 'generation', 'minimal_pairs', 'mnli', 'mrpc', 'ner', 'pos', 'qa', 'qnli', 'qqp', 'regression', 'rte', 'sequence', 'spans', 'squad1', 'squad2', 'sst2', 'stsb', 'swag', 'tagging', 'translation', 'wnli']
 

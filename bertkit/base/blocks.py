@@ -122,7 +122,13 @@ def unpacked_blocks(file: io.BufferedReader, name: Path, packing: Packing, limit
 
 
 def utf8_blocks(file: io.BufferedReader, decoder: codecs.IncrementalDecoder) -> Iterator[bytes]:
-    """Decode a file, and encode it in UTF-8."""
-    for block in iter(lambda: file.read1(TEXT_BYTES), b""):
-        yield decoder.decode(block).encode()
-    yield decoder.decode(b"", True).encode()
+    """Decode a file of UTF-16, and encode it in UTF-8; raises EOFError for bytes that are no text."""
+    num_read = 0
+    try:
+        for block in iter(lambda: file.read1(TEXT_BYTES), b""):
+            num_read += len(block)
+            yield decoder.decode(block).encode()
+        yield decoder.decode(b"", True).encode()
+    except UnicodeDecodeError as error:
+        place = num_read - len(error.object) + error.start + 1
+        raise EOFError(f"not UTF-16 ({error.reason}, at byte {place:,})") from None

@@ -206,7 +206,7 @@ def unpacked(file: io.BufferedReader, name: Path) -> io.BufferedReader:
 
 
 def unpacking(where: Callable[[], str]) -> AbstractContextManager[None]:
-    """Turn the error of a damaged compressed file into an `InputError` that starts with `where()`."""
+    """Turn the error of a damaged file, compressed or of UTF-16, into an `InputError` that starts with `where()`."""
     return refusing(EOFError, lambda error: f"{where()}: {error}; restore it")
 
 
@@ -238,7 +238,7 @@ def as_utf8(file: io.BufferedReader, encoding: str) -> Encoded:
     decoder = codecs.getincrementaldecoder(
         "utf-16-le" if known == "utf-16" and not has_mark else known
     )  # as Windows writes it
-    return Encoded(io.BufferedReader(Blocks(utf8_blocks(file, decoder("replace"))), PEEKED_BYTES), "utf-8")
+    return Encoded(io.BufferedReader(Blocks(utf8_blocks(file, decoder())), PEEKED_BYTES), "utf-8")
 
 
 def numbered_lines(

@@ -131,8 +131,7 @@ def _task_without_head(
 
 def fill_mask_for(texts: AnyTask) -> FillMaskTask:
     """Return the task of filling masks in single texts, for a model that has a masked LM head."""
-    columns = dataclasses.replace(texts.config.columns, text_pair=None)
-    return FillMaskTask(dataclasses.replace(texts.config, columns=columns))
+    return FillMaskTask(dataclasses.replace(texts.config, takes_pairs=False))
 
 
 def continuation_for(model: BertWithHeads, changes: Settings) -> ContinuationTask:
@@ -292,8 +291,8 @@ def search_file_of(model_dir: str, model: BertWithHeads) -> str | None:
 def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     """Return the task settings of the fine-tuning run to which a directory belongs; None if there is no such run.
 
-    If the model was trained on pairs, `needs_pair` is set. The run may come from an untrusted source, so settings that lead
-    to files outside the user's `data_dir`, or to hub datasets, are removed.
+    If the model was trained on pairs, `needs_pair` is set, and if it was not, `takes_pairs` is false. The run may come from an
+    untrusted source, so settings that lead to files outside the user's `data_dir`, or to hub datasets, are removed.
     """
     run_dir = run_of(model_dir)
     stored = None if run_dir is None else read_settings(run_dir).get("task")
@@ -304,8 +303,14 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     columns = task.get("columns")
     if not isinstance(columns, dict) or columns.get("text_pair") is None or "has_pairs" not in corpus:
         return task
-    has_pairs = bool(corpus["has_pairs"])
-    return {**task, "needs_pair": has_pairs, "columns": columns if has_pairs else {**columns, "text_pair": None}}
+    if corpus["has_pairs"]:
+        return {**task, "needs_pair": True}
+    names = columns["text_pair"]
+    return {
+        **task,
+        "takes_pairs": False,
+        "columns": {**columns, "text_pair": names if isinstance(names, list) else [str(names)]},
+    }
 
 
 def beside_training(model_dir: str, source: SplitExamples) -> list[str]:

@@ -25,6 +25,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, TargetFeature
 from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.labels import spelled
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
 from bertkit.tasks.scoring import metrics
@@ -87,7 +88,8 @@ class MinimalPairsTask(TrainableTask[PairExample, WordsFeature, PairPrediction])
         def example(row: Cells, where: str, line: int) -> PairExample:
             texts = required_text(row, good, where), required_text(row, bad, where)
             reading.note_empty(where, *texts)
-            paradigm = str(optional_value(row, field) or usual)
+            named = optional_value(row, field)
+            paradigm = usual if named in (None, "") else spelled(str(named))
             return PairExample(ids.take(optional_value(row, ids.field), where, line), *texts, paradigm)
 
         return reading.each(example)

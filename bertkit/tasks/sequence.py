@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, user_name
+from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
 from bertkit.tasks.reading.cells import Cells
@@ -136,7 +137,8 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
 
     def columns_filled_by(self, value: str | tuple[str, ...] | list[str]) -> Sequence[str]:
         """Return the columns that an input from Python fills; of a model that was trained on single texts the first one alone."""
-        return self.text_columns[:1] if self.config.columns.text_pair is None else super().columns_filled_by(value)
+        takes_pairs = self.config.takes_pairs and self.config.columns.text_pair is not None
+        return super().columns_filled_by(value) if takes_pairs else self.text_columns[:1]
 
     def is_without_label(self, value: object) -> bool:
         """Whether a cell with this value lacks the label that it must have."""
@@ -149,9 +151,10 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         find_pair = reading.find if config.needs_pair else reading.find_optional
         pair = find_pair(config.columns.text_pair, "text_pair")
         field, ids, is_labelled = reading.label_field(), reading.ids(), reading.is_labelled
-        if pair is not None and config.long_texts is not None:
+        if pair is not None and config.takes_pairs and config.long_texts is not None:
             where = f"{reading.table.name} has pairs of texts (column '{pair}')"
             raise InputError(f"task.long_texts={config.long_texts}: {where}, which are cut; leave it out")
+        way_out = f"leave it out, or set {user_name('task.columns.text_pair')}=null"
         label_of, skipped = self.label_reader(reading, field), {*map(spelled, config.skip_labels)}
 
         def example(row: Cells, where: str, line: int) -> SequenceExample[LabelT] | None:
@@ -172,6 +175,9 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
                 if value not in (None, "") or is_labelled:
                     label = label_of(value, where)
             first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)
+            if not config.takes_pairs:
+                refuse(second and f"{where}: {pair}: a second text, but this model takes single texts; {way_out}")
+                second = None
             reading.note_empty(where, first, second)
             return SequenceExample(ids.take(optional_value(row, ids.field), where, line), first, second, label)
 

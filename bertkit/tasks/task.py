@@ -172,7 +172,7 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
     def input_columns(self) -> list[Column]:
         """Return the columns of an input."""
         columns: dict[str, Column] = vars(self.config.columns)
-        return [columns[name] for name in self.text_columns]
+        return [columns[name] for name in self.text_columns if self.config.takes_pairs or name != "text_pair"]
 
     def page_inputs(self) -> list[object]:
         """Return examples of inputs, for the server's page."""

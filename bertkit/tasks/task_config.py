@@ -215,6 +215,9 @@ class TaskConfig:
     long_texts: Literal["mean", "max"] | None = None  # of the logits of a long text's windows; null: long texts are cut
     separator: str = field(default="auto", metadata=IF_SET)  # of a table's cells; auto: from the format and the header
     encoding: str = field(default="utf-8", metadata=IF_SET)  # of text files; UTF-16 is detected by its byte order mark
+    takes_pairs: bool = field(
+        default=True, metadata=IF_SET
+    )  # false: single texts; a second one is refused, not left out
 
     def __post_init__(self) -> None:
         names, columns = self.label_names, self.columns
@@ -260,6 +263,9 @@ class TaskConfig:
             self.needs_pair
             and columns.text_pair is None
             and f"{user_name('task.columns.text_pair')}=null with task.needs_pair=true; name the column, or set needs_pair to false",
+            self.needs_pair
+            and not self.takes_pairs
+            and "task.needs_pair=true: with task.takes_pairs=false there are no pairs; leave one of them out",
             self.kind in OWN_SETTINGS
             and vars(self)[self.kind] is None
             and f"task.{self.kind}=null: kind={self.kind} needs these settings; start from task={self.kind}",

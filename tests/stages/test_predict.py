@@ -17,10 +17,14 @@ from conftest import LABELS, Capsys, headed_model, output_of, refused
 from task_configs import task_config
 
 from bertkit import export_model, load_model, load_predictor, load_tokenizer
+from bertkit.apps.server.bodies import describe_model
+from bertkit.apps.server.models import open_models
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import build
 from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.settings.reading.compose import compose
+from bertkit.settings.serve import ServeSettings
 from bertkit.train import micro_batches
 
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
@@ -119,6 +123,38 @@ def test_a_run_knows_its_columns_and_sizes(make: Make, tmp_path: Path, capsys: C
         refused(run(["predict", model, f"input={tmp_path / 'single.txt'}", "output=-", change]), line, capsys)
     arguments = [model, f"input={tmp_path / 'in.csv'}", "output=-", "task=sequence", "task.max_seq_length=9"]
     refused(run(["predict", *arguments]), "no column 'text'", capsys)
+
+
+def test_a_second_text_is_refused_by_what_was_trained_on_single_texts(
+    make: Make, tmp_path: Path, capsys: Capsys
+) -> None:
+    """The prediction would be that of the first text; files, rows, requests and `evaluate` read alike. An empty cell holds nothing."""
+    arguments = ["task=sequence", "task.max_seq_length=20", "model_dir=x", "output_dir=y"]
+    shutil.copytree(make("sequence"), tmp_path / "run" / "model")
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(compose("finetune", arguments)))
+    (tmp_path / "run" / "manifest.json").write_text('{"identity": {}, "corpus": {"has_pairs": false}}')
+    single, masks = tmp_path / "run" / "model", make("masked_lm")
+    expected = load_predictor(single, device="cpu")(["kan", "lon"])
+    for model in (single, masks):
+        rows = predict(model, tmp_path / "in.csv", "text,sentence2\nkan,\nlon,\n")
+        assert [row["truncated"] for row in rows] == [False, False]
+        (tmp_path / "in.csv").write_text("text,sentence2\nkan,\nlon,mir\n")
+        wrong = "in.csv:3: sentence2: a second text, but this model takes single texts; leave it out, or set pair=null"
+        refused(run(["predict", f"model_dir={model}", f"input={tmp_path / 'in.csv'}", "output=-"]), wrong, capsys)
+        with pytest.raises(InputError, match="row 1: text_pair: a second text, but this model takes single texts"):
+            load_predictor(model, device="cpu")([{"text": "kan", "text_pair": "mir"}])
+        (served,) = open_models(build(ServeSettings, compose("serve", [f"model_dir={model}", "device=cpu"]))).values()
+        (fault,) = served.predict_requests([[{"text": "kan", "text_pair": "mir"}]], 10**6).results
+        assert str(fault) == "inputs[0]: text_pair: a second text, but this model takes single texts; leave it out"
+        assert describe_model(served)["columns"] == ["text"]
+    rows = predict(single, tmp_path / "in.csv", "text,sentence2\nkan,\nlon,mir\n", "task.columns.text_pair=null")
+    assert rows == expected
+    (tmp_path / "more.csv").write_text("text,text_pair,label\nkan,mir,good\n")
+    refused(
+        run(["evaluate", str(single), str(tmp_path / "more.csv"), "device=cpu"]),
+        "more.csv:2: text_pair: a second text",
+        capsys,
+    )
 
 
 def test_a_regression_of_several_numbers_is_refused(make: Make) -> None:

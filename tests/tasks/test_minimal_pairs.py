@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from conftest import Capsys, headed_model, refused, small_model
+from task_files import read
 from tokenizer_files import saved_model
 
 import bertkit
@@ -163,6 +164,14 @@ def test_paradigms_of_a_folder_are_counted_one_by_one(tmp_path: Path, tokenizer:
     assert "truncated" not in one["said"]
     cut = evaluated(f"task.files.dev={tmp_path / 'data' / 'one.jsonl'}", "task.max_seq_length=8")
     assert "warning: 2 of 3 examples were truncated by task.max_seq_length=8; raise it\n" in cut["said"]
+
+
+def test_paradigms_may_be_numbers(tmp_path: Path) -> None:
+    """0 is a paradigm of its own; without one, a pair has that of its file."""
+    numbers = [0, 0.0, 1, "1", None, ""]
+    write(tmp_path, "dev.jsonl", [{**records(PAIRS[:1], "")[0], "UID": number} for number in numbers])
+    paradigms = [example.paradigm for example in read(tmp_path, "minimal_pairs", "dev").examples]
+    assert paradigms == ["0", "0", "1", "1", "dev.jsonl", "dev.jsonl"]
 
 
 REFUSED = [

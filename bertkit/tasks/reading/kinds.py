@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, counted
-from bertkit.base.text_files import as_utf8, opened_input, unpacked
+from bertkit.base.text_files import as_utf8, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import refuse
 from bertkit.tasks.reading.conll import detect_scheme
 from bertkit.tasks.reading.formats import beginning, conll_format, format_of_input
-from bertkit.tasks.reading.labels import as_number, parts_of, spelled, tags_in, with_decimal_comma
+from bertkit.tasks.reading.labels import SEPARATORS, as_number, parts_of, spelled, tags_in, with_decimal_comma
 from bertkit.tasks.reading.readers import find_file, open_file
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -30,7 +30,6 @@ _SEVERAL = (
     "task.metrics=[f1_micro,f1_macro,accuracy]",
     "task.best_metric=f1_micro",
 )
-_MARKS = (",", ";", "|")  # between several labels
 _SIGN = r"(?:[$€£¥₹₽₩₺₴¢%]|[A-Z]{3})"
 _WRITTEN_NUMBER = re.compile(rf"{_SIGN}?\s*[+-]?(?:\d{{1,3}}(?:[., '’]\d{{3}})+|\d+)(?:[.,]\d+)?\s*{_SIGN}?")
 
@@ -52,7 +51,7 @@ def infer_task(task: TaskConfig, data_dir: str | None = None) -> Inferred:
     """
     path, sequences = find_file(task, data_dir, "train"), task_of(task)
     assert path is not None, "sequence has no dataset on the hub"
-    with opened_input(str(path)) as (file, _):
+    with opened_input(str(path)) as (file, _), unpacking(lambda: str(path)):
         head = beginning(*as_utf8(unpacked(file, path), task.encoding))
     format = format_of_input(sequences, path, head).name if head else "csv"
     if format in ("tsv", "text"):
@@ -126,7 +125,7 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
         number = "set task=regression for decimal commas" if have_commas else "write numbers as in 1234.5"
         way = f"{number}, or set task.multi_label=true if these are lists of labels"
         return Inferred([], f"numbers, but also {odd[0]!r:.40}; {way}")
-    separators = [mark for mark in dict.fromkeys((task.label_separator, *_MARKS)) if _are_lists(values, mark)]
+    separators = [mark for mark in dict.fromkeys((task.label_separator, *SEPARATORS)) if _are_lists(values, mark)]
     if separators or len(values) < len(labels):
         separator = separators[0] if separators else task.label_separator
         other = [] if separator == task.label_separator else [f"task.label_separator='{separator}'"]

@@ -1,5 +1,6 @@
 """Check the labels and ids that are read from files."""
 
+import itertools
 import math
 import re
 import shlex
@@ -7,12 +8,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, named, user_name
+from bertkit.base.errors import InputError, is_missing, named, user_name
 from bertkit.base.text_files import control_character
 from bertkit.tasks.task_config import TaskConfig
 
 Label = str | int | float
 _TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number"}
+SEPARATORS = (",", ";", "|")  # between several labels
 IMPOSSIBLE = "is_impossible"  # whether a question has no answer; then its answers are only plausible
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
 
@@ -40,7 +42,7 @@ class Ids:
         """Check and return the id of the next example."""
         self.numbers.append(self.num_rows)
         self.num_rows += 1
-        if value is None or (self.is_input and value == ""):
+        if is_missing(value) or (self.is_input and value == ""):
             by_line = self.is_input and self.is_unique and self.field is not None
             return f"line {line}" if by_line else str(self.num_rows - 1)
         name = str(value)
@@ -100,6 +102,7 @@ class Labels:
         self.by_value = dict(zip(known, known, strict=True)) | in_files
         self.by_spelling = {spelled(value): name for value, name in self.by_value.items()} | self.by_value
         self.seen: dict[str, str] = {}  # the place where each label occurs first
+        self.has_several = False  # whether a cell has several labels
         self.num_marked = 0  # the labels for which a file has 1.0 or 0.0 instead of names
         self.marks: dict[str, str] = {}  # of a regression: the first number with a decimal point, and with a comma
         self._first: _First | None = None  # what the other labels of a file are compared with
@@ -128,7 +131,20 @@ class Labels:
         if parts is None or (len({*map(str, parts)}) < len(parts) and not any(isinstance(one, str) for one in parts)):
             hint = "write joy,fear, or in JSON a list of names, or of 1.0 and 0.0 for each label"
             raise InputError(f"{where}: {self.field}: {value!r:.80} is no list of labels; {hint}")
+        self.has_several = self.has_several or isinstance(value, list) or len(parts) > 1
         return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
+
+    def check_separator(self) -> None:
+        """Raise InputError if no cell has several labels, but would have with another separator: with it labels are repeated."""
+        if not self.task.multi_label or self.has_several or self.names is not None:
+            return
+        for mark in SEPARATORS:
+            parts = {name: [part.strip() for part in name.split(mark)] for name in self.seen}
+            if len({*itertools.chain.from_iterable(parts.values())}) < len(parts):
+                name = next(name for name, own in parts.items() if len(own) > 1)
+                way = f'set "task.label_separator={mark!r}", or task.multi_label=false if it is one label'
+                wrong = f"{name!r:.80} looks like several labels of other rows, but no cell has {self.task.label_separator!r}"
+                raise InputError(f"{self.seen[name]}: {self.field}: {wrong}; {way}")
 
     def _marked(self, value: object, where: str) -> tuple[str, ...]:
         """Return the labels that have 1.0 in a list with 1.0 or 0.0 for each label."""

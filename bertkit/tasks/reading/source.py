@@ -198,6 +198,8 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     config, table = reading.config, reading.table
     examples = list(task.read(reading))
+    if reading.labels is not None:
+        reading.labels.check_separator()
     labels = reading.labels.all() if reading.labels is not None else ()
     missing, ids = reading.unlabelled, reading.id_column
     if reading.labels is not None and missing and not examples:

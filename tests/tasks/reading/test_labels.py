@@ -180,6 +180,22 @@ def test_several_labels_at_once_as_files_have_them(tmp_path: Path) -> None:
         read(tmp_path, "sequence", "dev", *arguments, "files.dev=dev.jsonl")
 
 
+def test_another_separator_of_labels_is_named(tmp_path: Path) -> None:
+    """Each combination would be a class of its own; a single label may hold the mark."""
+    for mark in ";|":
+        write(tmp_path, "train.csv", f"text,label\na,joy{mark}fear\nb,joy\nc,fear{mark} anger\nd,anger\ne,fear\n")
+        wrong = rf"train\.csv:2: label: 'joy\{mark}fear' looks like several labels of other rows, but no cell has ','; set \"task\.label_"
+        with pytest.raises(InputError, match=wrong):
+            read(tmp_path, "sequence", "train", "multi_label=true")
+        way = ("multi_label=true", f"label_separator='{mark}'")
+        assert read(tmp_path, "sequence", "train", *way).labels == ("anger", "fear", "joy")
+        assert len(read(tmp_path, "sequence", "train").labels) == 5
+    for content in ('{"text": "a", "label": ["a|b"]}\n{"text": "a", "label": ["a"]}\n{"text": "a", "label": ["b"]}\n',
+                    '{"text": "a", "label": "a|b"}\n{"text": "a", "label": "a,c"}\n{"text": "a", "label": "b"}\n'):  # fmt: skip
+        write(tmp_path, "train.jsonl", content)
+        assert "a|b" in read(tmp_path, "sequence", "train", "multi_label=true", "files.train=train.jsonl").labels
+
+
 def test_labels_may_be_left_unread(tmp_path: Path) -> None:
     path = write(tmp_path, "x.csv", "text,label\na,nobody knows\nb,\n")
     task = task_config("sst2", "task.columns.text=text")

@@ -12,6 +12,7 @@ from test_inputs import opened, rows_of
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.reading.kinds import infer_task
 from bertkit.tasks.reading.readers import read_file
 from bertkit.tasks.spans.examples import Answer, SpanExample
 
@@ -256,6 +257,33 @@ def test_every_format_in_utf_16(tmp_path: Path, name: str) -> None:
     assert rows(read(tmp_path, "sequence", "train", "encoding=utf-16-le")) == EXPECTED
     inputs = rows_of(opened(task_config("sequence", "task.encoding=utf-16-le"), data, f"{name}.gz"))
     assert [text for text, _ in inputs] == [text for _, text, _, _ in EXPECTED]
+
+
+@pytest.mark.parametrize(("name", "data", "wrong"), [
+    ("train.csv", b"\xff\xfe" + "text,label\nab".encode("utf-16-le") + b"\x00\xd8" + "c,x\nd,y\n".encode("utf-16-le"), "surrogate, at byte 29"),
+    ("train.csv.gz", gzip.compress("text,label\na,x\nd,y\n".encode("utf-16") + b"\x41"), "truncated data, at byte 41"),
+], ids=["inside", "at the end"])  # fmt: skip
+def test_utf_16_that_is_damaged_is_refused(tmp_path: Path, name: str, data: bytes, wrong: str) -> None:
+    """As UTF-8 is, instead of texts with U+FFFD; also where the task is inferred, and at the end of a long file."""
+    path = write(tmp_path, name, data)
+    for reading in (
+        lambda: read(tmp_path, "sequence", "train"),
+        lambda: rows_of(opened(task_config("sequence"), data, name)),
+        lambda: infer_task(task_config("sequence", f"task.files.train={path}")),
+    ):
+        with pytest.raises(InputError, match=rf"{name}: not UTF-16 \(.*{wrong}\); restore it"):
+            reading()
+    long = ("text,label\n" + "a,x\nb,y\n" * 50_000).encode("utf-16-le")
+    write(tmp_path, "dev.csv", b"\xff\xfe" + long + b"\x00\xdc")
+    with pytest.raises(InputError, match=f"at byte {len(long) + 3:,}"):
+        read(tmp_path, "sequence", "dev")
+
+
+def test_an_id_that_is_nan_is_missing(tmp_path: Path) -> None:
+    write(
+        tmp_path, "train.jsonl", "".join(f'{{"id": {own}, "text": "a", "label": "x"}}\n' for own in ("7", "NaN", "NaN"))
+    )
+    assert [row[0] for row in rows(read(tmp_path, "sequence", "train"))] == ["7", "1", "2"]
 
 
 def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path) -> None:
