@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,10 +18,10 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.exports.card import CardFacts, model_card
 from bertkit.interop.hugging_face.architecture import Content, Heads, StoredTensors
-from bertkit.interop.hugging_face.bert import BertArchitecture
+from bertkit.interop.hugging_face.bert import SHAPE, BertArchitecture
 from bertkit.interop.parity.certificate import identity_of
 from bertkit.model.attention_config import AttentionConfig
-from bertkit.model.bert_config import BertConfig
+from bertkit.model.bert_config import OWN_SETTINGS, BertConfig
 from bertkit.model.heads import BertWithHeads
 
 
@@ -81,3 +81,11 @@ def test_without_it_the_model_is_a_variant(tokenizer: Tokenizer, tmp_path: Path)
     model = small_model(tokenizer.vocab_size, heads=("masked_lm",), with_pooler=False, attention=alibi)
     with pytest.raises(InputError, match=r"transformers 5 has no BERT with attention\.positions=alibi"):
         export_model(model, tokenizer, tmp_path / "turned")
+
+
+def test_every_setting_of_a_model_is_in_its_file() -> None:
+    """BERT's, those in which a variant differs, and those of labels; the others are of initial weights, which a file has."""
+    of_labels = {"labels", "problem_type", "score_activation", "classifier_dropout"}
+    of_tokens = {"pad_token_id", "eos_token_id", "masked_next_token"}
+    written = {*SHAPE, *OWN_SETTINGS, *of_labels, *of_tokens}
+    assert {field.name for field in fields(BertConfig)} - written == {"scale_outputs", "frequency_biases"}
