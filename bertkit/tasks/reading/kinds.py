@@ -145,6 +145,6 @@ def _of_labels(task: TaskConfig, labels: Sequence[object]) -> Inferred:
 def _are_lists(values: Sequence[str], separator: str) -> bool:
     """Whether many cells have several labels, which other cells have, too; a single label may contain a comma."""
     lists = {value: [spelled(str(part)) for part in parts_of(value, separator) or ()] for value in {*values}}
-    num_several = sum(len(lists[value]) > 1 or value.startswith("[") for value in values)
+    num_several = sum(len(lists[value]) != 1 or value.startswith("[") for value in values)
     parts = {part for own in lists.values() for part in own}
     return num_several >= MIN_SEVERAL * len(values) and len(parts) < len(lists)

@@ -128,19 +128,19 @@ class Labels:
         ):
             return self._marked(value, where)
         parts = parts_of(value, self.task.label_separator)
-        if parts is None or (len({*map(str, parts)}) < len(parts) and not any(isinstance(one, str) for one in parts)):
+        if parts is None or (len({*map(str, parts)}) < len(parts) and all(map(_is_number, parts))):
             hint = "write joy,fear, or in JSON a list of names, or of 1.0 and 0.0 for each label"
             raise InputError(f"{where}: {self.field}: {value!r:.80} is no list of labels; {hint}")
         self.has_several = self.has_several or isinstance(value, list) or len(parts) > 1
         return tuple(dict.fromkeys(self.name_of(part, where) for part in parts))
 
     def check_separator(self) -> None:
-        """Raise InputError if no cell has several labels, but would have with another separator: with it labels are repeated."""
+        """Raise InputError if no cell has several labels, but would have with another separator: with it two cells share a label."""
         if not self.task.multi_label or self.has_several or self.names is not None:
             return
         for mark in SEPARATORS:
             parts = {name: [part.strip() for part in name.split(mark)] for name in self.seen}
-            if len({*itertools.chain.from_iterable(parts.values())}) < len(parts):
+            if len({*itertools.chain(*parts.values())}) < sum(map(len, parts.values())):
                 name = next(name for name, own in parts.items() if len(own) > 1)
                 way = f'set "task.label_separator={mark!r}", or task.multi_label=false if it is one label'
                 wrong = f"{name!r:.80} looks like several labels of other rows, but no cell has {self.task.label_separator!r}"
@@ -236,12 +236,19 @@ def is_impossible(row: Mapping[str, object], where: str) -> bool:
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
+_COLLECTION = re.compile(
+    r"""\[.*\]|[({]\s*['"].*[)}]""", re.DOTALL
+)  # another list, or a set, tuple or mapping of Python's
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
 _NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
 _OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+|[^\s,]+(?:,\s+[^\s,]+)+)\]", re.DOTALL)
 _OTHER_TAGS = re.compile(r"\[[^\s,]+(?:,[^\s,]+)+\]")  # a word may look so: [Smith,2001]
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+
+
+def _is_number(part: object) -> bool:
+    return not isinstance(part, str) or as_number(part) < math.inf
 
 
 def parts_of(value: object, separator: str) -> Sequence[object] | None:
@@ -251,7 +258,7 @@ def parts_of(value: object, separator: str) -> Sequence[object] | None:
             return value
         case str() if (items := items_in(value)) is not None:
             return items
-        case str() if value.strip().startswith("[") and value.strip().endswith("]"):
+        case str() if _COLLECTION.fullmatch(value.strip()):
             return None
         case str():
             return value.split(separator) if value.strip() else []

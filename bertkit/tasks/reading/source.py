@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
+import math
 import shlex
 import unicodedata
 from collections import Counter
@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.base.errors import InputError, counted, listed, named, user_name
 from bertkit.tasks.reading import held_out
-from bertkit.tasks.reading.labels import check_marks
+from bertkit.tasks.reading.labels import as_number, check_marks
 from bertkit.tasks.reading.near_duplicates import Content, NearDuplicates
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.tables import InputTable
@@ -244,14 +244,16 @@ def _alike(name: str, labels: Sequence[str]) -> list[str]:
     for label in labels:
         by_look.setdefault(_look(label), []).append(label)
     several = [named(own, " and ") for own in by_look.values() if len(own) > 1]
-    same = "differ in capital letters alone, in blanks, in zeros before a number, or in how Unicode writes them, and are classes of their own; write them alike if they are one"
+    same = "differ in capital letters alone, in blanks, in how a number is written, or in how Unicode writes them, and are classes of their own; write them alike if they are one"
     return [f"{name}: labels {listed(several)} {same}"] if several else []
 
 
 def _look(label: str) -> str:
-    """Return a label in small letters, one Unicode normal form and single blanks, without invisible characters and leading zeros."""
+    """Return a label in small letters, one Unicode normal form and single blanks, without invisible characters; of a number its value."""
     visible = "".join(one for one in unicodedata.normalize("NFKC", label) if unicodedata.category(one) != "Cf")
-    return re.sub(r"^0+(?=\d+$)", "", " ".join(visible.casefold().split()))
+    plain = " ".join(visible.casefold().split())
+    number = as_number(plain)
+    return plain if number == math.inf else repr(number + 0.0)
 
 
 def _gaps(name: str, labels: Sequence[str]) -> list[str]:

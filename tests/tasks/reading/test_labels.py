@@ -190,6 +190,11 @@ def test_another_separator_of_labels_is_named(tmp_path: Path) -> None:
         way = ("multi_label=true", f"label_separator='{mark}'")
         assert read(tmp_path, "sequence", "train", *way).labels == ("anger", "fear", "joy")
         assert len(read(tmp_path, "sequence", "train").labels) == 5
+        write(tmp_path, "train.csv", f"text,label\na,joy{mark}fear\nb,joy{mark}anger\n")
+        with pytest.raises(InputError, match="looks like several labels of other rows"):
+            read(tmp_path, "sequence", "train", "multi_label=true")
+        write(tmp_path, "train.csv", f"text,label\na,joy{mark}fear\nb,anger\n")  # nothing tells
+        assert read(tmp_path, "sequence", "train", "multi_label=true").labels == ("anger", f"joy{mark}fear")
     for content in ('{"text": "a", "label": ["a|b"]}\n{"text": "a", "label": ["a"]}\n{"text": "a", "label": ["b"]}\n',
                     '{"text": "a", "label": "a|b"}\n{"text": "a", "label": "a,c"}\n{"text": "a", "label": "b"}\n'):  # fmt: skip
         write(tmp_path, "train.jsonl", content)

@@ -81,6 +81,11 @@ LABEL_SETS: list[tuple[str, str, tuple[str, ...], Any]] = [  # a file, its conte
     ("train.csv", pd.DataFrame({"text": ["a", "b"], "labels": [["joy", "fear"], []]}).to_csv(index=False), (), [("joy", "fear"), ()]),
     ("train.csv", 'text,labels\na,"[""joy, fear""]"\nb,"[\'a\', ""it\'s""]"\n', (), [("joy, fear",), ("a", "it's")]),
     ("train.csv", "text,labels\na,['joy' 'fear']\n", (), "is no list of labels"),  # of an array of numpy
+    ("train.csv", "text,labels\na,\"{'joy', 'fear'}\"\n", (), "is no list of labels"),  # of a set, as pandas writes it
+    ("train.csv", "text,labels\na,\"('joy', 'fear')\"\n", (), "is no list of labels"),
+    ("train.csv", "text,labels\na,\"{'joy': 1, 'fear': 0}\"\n", (), "is no list of labels"),
+    ("train.csv", 'text,labels\na,"1,0"\nb,"1,1"\n', (), "'1,1' is no list of labels"),  # 1 or 0 for each label
+    ("train.csv", 'text,labels\na,"(none),joy"\nb,"joy,joy"\n', (), [("(none)", "joy"), ("joy",)]),
     ("train.csv", "text,joy,fear\na,1,0\nb,0,1\n", ("columns.label=[joy,fear]",), "finds 'joy', 'fear'; name one"),
 ]  # fmt: skip
 
@@ -115,6 +120,7 @@ COLUMNS = [  # the labels of a file; the settings that are inferred, or words of
     (["yes", "no", "yes, but"] + ["yes", "no"] * 19, "task=classification"),
     (["food;room", "food", "room", "staff;room"] * 3, "task.label_separator=';'"),
     (["['a', 'b']", "['b']", "['c', 'a']", "[]"] * 3, "task.multi_label=true"),
+    (["{'a', 'b'}", "{'b'}", "{'c'}"] * 3, "task.multi_label=true"),  # which the reader refuses
     (["4,7", "3,2", "5,1", "2"], "numbers, but also '4,7'; set task=regression for decimal commas, or"),
     (["180,02", "3,20", "5,10", "2"], "task=regression"),
     (["180,02", "3,20", "1.500", "2"], "numbers, but also '180,02'; write numbers as in 1234.5"),
@@ -150,7 +156,7 @@ def test_labels_are_understood_or_named(tmp_path: Path, labels: list[str], expec
     else:
         settings = infer_task(task).settings
         assert expected in settings
-        assert ("task.multi_label=true" in settings) == any(mark in labels[0] for mark in ";[")
+        assert ("task.multi_label=true" in settings) == any(mark in labels[0] for mark in ";[{")
 
 
 @pytest.mark.parametrize(

@@ -297,13 +297,20 @@ def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path)
         assert [(example.id, example.text) for example in source.examples] == [("0", "a"), ("2", "c"), ("4", "e")]
         assert source.warnings[0].startswith(f"{tmp_path}/train.csv: {warning}")
     write(tmp_path, "train.csv", "text,label\na,Good\nb,bad\nc,good\n")
-    alike = f"{tmp_path}/train.csv: labels 'Good' and 'good' differ in capital letters alone, in blanks, in zeros before a number, or in how Unicode writes them, and are classes of their own"
+    alike = f"{tmp_path}/train.csv: labels 'Good' and 'good' differ in capital letters alone, in blanks, in how a number is written, or in how Unicode writes them, and are classes of their own"
     (warning,) = read(tmp_path, "sequence", "train").warnings
     assert warning.startswith(alike)
     write(tmp_path, "train.csv", "text,label\na,caf\u00e9\nb,bar\nc,cafe\u0301\n")  # as macOS and others write é
     (warning,) = read(tmp_path, "sequence", "train").warnings
     assert warning.startswith(f"{tmp_path}/train.csv: labels 'cafe\u0301' and 'caf\u00e9' differ")
-    for names in (("yes", "yes\u200b", "no"), ("very good", "very  good", "bad"), ("1", "01", "10")):
+    for names in (
+        ("yes", "yes\u200b", "no"),
+        ("very good", "very  good", "bad"),
+        ("1", "01", "10"),
+        ("1e3", "1000", "1"),
+        ("-0", "0", "1"),
+        ("+1", "1", "-1"),
+    ):
         write(tmp_path, "train.csv", "text,label\n" + "".join(f"a,{name}\n" for name in names))
         (warning,) = read(tmp_path, "sequence", "train").warnings
         assert warning.count("'") == 4, names  # two of the three
