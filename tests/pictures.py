@@ -259,11 +259,11 @@ def _chart(title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]
 
 
 def worth() -> str:
-    """What each change of modern_mini is worth after 600 steps: a dot for each seed, those far outside at the border."""
-    runs = speedrun.lines_of(RECORD / "runs.jsonl")
-    found = [each for each in leaderboard.standings(runs, 600) if each.gains and each.row != leaderboard.REFERENCE]
+    """What each change of modern_mini is worth in about the minutes of 600 steps: a dot for each seed, those far outside at the border."""
+    runs = speedrun.runs_beside(600, RECORD)
+    found = [each for each in leaderboard.standings(runs) if each.gains and each.row != leaderboard.REFERENCE]
     left, middle, half, reach = 24, 400, 140, 0.3  # pixels, and nats at the border
-    parts = [text(left, 34, "Held-out loss after 600 steps, beside modern_mini with the same seed", "title", "start")]
+    parts = [text(left, 34, "Held-out loss after five minutes, beside modern_mini with the same seed", "title", "start")]
     parts.append(text(left, 56, "nats; right: better. A dot is a seed; three or more make a record.", "small", "start"))
     for number, each in enumerate(found):
         y = 88 + 24 * number

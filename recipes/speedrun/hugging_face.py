@@ -32,6 +32,10 @@ ROWS = {
         1e-3, 0.3, "ModernBert",
         {"initializer_range": WIDE, "intermediate_size": 704, "sparse_prediction": True},
     ),
+    "hugging_face_narrow": Row(
+        1e-3, 0.3, "ModernBert",
+        {"initializer_range": 0.072, "hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 528, "sparse_prediction": True},
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The leaderboard: the runs of one length, a line for each row, with what it gains over `modern_mini` from the same seeds.
+"""The leaderboard: the runs of about the same minutes, a line for each row, with what it gains over `modern_mini` from the same seeds.
 
     python recipes/speedrun/speedrun.py leaderboard --steps 600
 
@@ -38,15 +38,14 @@ class Standing:
         return float(stats.ttest_1samp(self.gains, 0.0).pvalue)
 
 
-def standings(runs: Iterable[Mapping[str, Any]], steps: int) -> list[Standing]:
-    """Group the runs of `steps` steps by row and rate, the lowest mean loss first.
+def standings(runs: Iterable[Mapping[str, Any]]) -> list[Standing]:
+    """Group runs by row and rate, the lowest mean loss first.
 
     The reference has the rate with the most seeds; among those, the one with the lowest mean loss.
     """
     found: dict[tuple[str, float], dict[int, float]] = {}
     for run in runs:
-        if run["steps"] == steps:
-            found.setdefault((run["row"], run["rate"]), {})[run["seed"]] = run["losses"][-1][1]
+        found.setdefault((run["row"], run["rate"]), {})[run["seed"]] = run["losses"][-1][1]
     own = [losses for (row, _), losses in found.items() if row == REFERENCE]
     reference = min(own, key=lambda losses: (-len(losses), statistics.mean(losses.values())), default={})
     made = [

@@ -30,6 +30,9 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 # the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
 MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
+FROM_SCRATCH = {  # what `bertkit pretrain model=mini` does: conf/from_scratch/mini.yaml
+    "model": "mini", RATE: 1e-3, "batch.sequences": 32, "segments.max_seq_length": 32, "final_phase.max_seq_length": LENGTH,
+}  # fmt: skip
 OBJECTIVES, PARTS = {"plugins": ["my_objectives"]}, {"plugins": ["parts"]}
 # each of these changes one thing of modern_mini
 TRIED: dict[str, dict[str, Any]] = {
@@ -53,6 +56,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "deep and narrow": {"model.num_hidden_layers": 7, "model.hidden_size": 192, "model.num_attention_heads": 3,
                         "model.intermediate_size": 512, "model.initializer_range": 0.072},
     "narrow": {"model.hidden_size": 192, "model.num_attention_heads": 3, "model.intermediate_size": 528, "model.initializer_range": 0.072},
+    "narrower": {"model.hidden_size": 128, "model.num_attention_heads": 2, "model.intermediate_size": 352, "model.initializer_range": 0.088},
     "normed GLU": {"feed_forward.kind": "normed_glu", "feed_forward.bias": True, **PARTS},  # without biases, too
     "squared ReLU": {"feed_forward.kind": "squared_relu", "feed_forward.bias": True, "model.intermediate_size": 1024, **PARTS},
     "normed queries": {
@@ -67,7 +71,7 @@ ROWS = (
         row: BASE | {key: value for change in changes for key, value in change.items()}
         for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
     }
-    | {"modern_mini": MODERN}
+    | {"mini from scratch": FROM_SCRATCH, "modern_mini": MODERN}
     | {row: MODERN | change for row, change in TRIED.items()}
 )
 RATES: dict[str, float] = {row: each.rate for row, each in hugging_face.ROWS.items()} | {

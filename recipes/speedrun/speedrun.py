@@ -4,7 +4,7 @@
     python recipes/speedrun/speedrun.py train runs/speedrun/data modern_mini     one run, whose line is added to runs.jsonl
     python recipes/speedrun/speedrun.py grammar blimp/data                       the scores on BLiMP of every run in runs.jsonl
     python recipes/speedrun/speedrun.py table                                    the table of all runs in runs.jsonl
-    python recipes/speedrun/speedrun.py leaderboard --steps 600                  the runs of one length, seeds together
+    python recipes/speedrun/speedrun.py leaderboard --steps 600                  the runs of about the minutes of 600 steps of modern_mini, seeds together
 
 A run has a fixed number of steps. Its minutes are the processor time of its steps, measured for all rows by turns, divided by
 two cores: other work on the machine changes no result, and a run may be made anywhere. All models are measured by
@@ -197,12 +197,19 @@ def curve_of(run: Mapping[str, Any], record: Path) -> list[tuple[float, float]]:
     return [(step * run["tokens_a_step"] / speed / 60, loss) for step, loss in run["losses"]]
 
 
+def runs_beside(steps: int, record: Path) -> list[dict[str, Any]]:
+    """Return the runs that take about the minutes of `steps` steps of the reference: from 0.9 to 1.4 times them."""
+    speed = json.loads((record / "speed.json").read_text())
+    expected = steps * SEQUENCES * LENGTH / speed[leaderboard.REFERENCE] / 60
+    runs = lines_of(record / "runs.jsonl")
+    return [run for run in runs if 0.9 <= curve_of(run, record)[-1][0] / expected <= 1.4]
+
+
 def print_leaderboard(args: argparse.Namespace) -> None:
-    """Print the runs of one length, seeds together."""
-    runs = [run for run in lines_of(args.record / "runs.jsonl") if run["steps"] == args.steps]
+    """Print the runs of about the same minutes, seeds together."""
+    runs = runs_beside(args.steps, args.record)
     minutes = {run["row"]: curve_of(run, args.record)[-1][0] for run in runs}
-    known = {row: each for row, each in minutes.items() if not math.isnan(each)}
-    print(*leaderboard.table(leaderboard.standings(runs, args.steps), known), sep="\n")
+    print(*leaderboard.table(leaderboard.standings(runs), minutes), sep="\n")
 
 
 def scores_of(line: Mapping[str, Any]) -> str:
