@@ -37,7 +37,8 @@ import speedrun  # noqa: E402
 
 PICTURES = ROOT / ".github" / "pictures"
 DRAWN = {
-    "hugging_face_wide": "transformers' Trainer, BERT-mini", "mini": "model=mini", "rotary": "model=mini with rotary positions ...",
+    "hugging_face_wide": "transformers' Trainer, BERT-mini", "hugging_face_no_dropout": "the same, no dropout, 30 % masked",
+    "mini": "model=mini, with BERT's settings", "mini from scratch": "model=mini, with its own settings",
     "hugging_face_modern": "transformers' Trainer, ModernBERT", "modern_mini": "model=modern_mini",
     "disentangled": "modern_mini, disentangled positions", "narrow": "modern_mini, 192 wide",
 }  # fmt: skip
@@ -263,7 +264,9 @@ def worth() -> str:
     runs = speedrun.runs_beside(600, RECORD)
     found = [each for each in leaderboard.standings(runs) if each.gains and each.row != leaderboard.REFERENCE]
     left, middle, half, reach = 24, 400, 140, 0.3  # pixels, and nats at the border
-    parts = [text(left, 34, "Held-out loss after five minutes, beside modern_mini with the same seed", "title", "start")]
+    parts = [
+        text(left, 34, "Held-out loss after five minutes, beside modern_mini with the same seed", "title", "start")
+    ]
     parts.append(text(left, 56, "nats; right: better. A dot is a seed; three or more make a record.", "small", "start"))
     for number, each in enumerate(found):
         y = 88 + 24 * number
