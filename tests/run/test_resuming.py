@@ -321,6 +321,13 @@ def test_two_processes_save_and_one_goes_on(
     assert losses[0] == pytest.approx(losses[1], abs=2e-6)
 
 
+def test_two_processes_measure_while_a_thread_saves(prepared_dir: Path, tmp_path: Path, torchrun: list[str]) -> None:
+    """With collectives of the same group for both, the processes end in gloo."""
+    often = ["steps=25", "evaluation.every_steps=1", "checkpoint.background=true"]
+    output_of([*torchrun, "pretrain", *SMALL, f"data_dir={prepared_dir}", f"output_dir={tmp_path / 'run'}", *often])
+    assert list(rows(tmp_path / "run")) == [*range(1, 26)]
+
+
 def test_an_allowed_reproducibility_takes_effect(prepared_dir: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     assert pretrain(prepared_dir, run_dir, "steps=2") == 0
