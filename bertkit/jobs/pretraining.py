@@ -126,7 +126,7 @@ class PretrainingJob(Job[PretrainSettings]):
 
     def _measure_phase(self, phase: Phase, state: TrainingState) -> dict[str, float]:
         text = self.held_out.get(phase.first_step)
-        ranks = ranks_in(state.accelerator)  # not those of the state, by which a thread may be saving
+        ranks = ranks_in(state.accelerator)  # the state's are for saving, which a thread may be doing now
         return {} if text is None else text.metrics_of(ranks, state.model)
 
     def after(self, step: int, due: Due, state: TrainingState) -> Evaluation:

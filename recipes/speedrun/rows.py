@@ -30,7 +30,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 # the model has what the rows before it set, and windows, no biases, no segments, and smaller output matrices
 MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
-FROM_SCRATCH = {  # what `bertkit pretrain model=mini` does: conf/from_scratch/mini.yaml
+FROM_SCRATCH = {  # with the others of conf/from_scratch/mini.yaml, which `model=mini` brings
     "model": "mini", RATE: 1e-3, "batch.sequences": 32, "segments.max_seq_length": 32, "final_phase.max_seq_length": LENGTH,
 }  # fmt: skip
 OBJECTIVES, PARTS = {"plugins": ["my_objectives"]}, {"plugins": ["parts"]}
