@@ -126,8 +126,7 @@ class PretrainingJob(Job[PretrainSettings]):
 
     def _measure_phase(self, phase: Phase, state: TrainingState) -> dict[str, float]:
         text = self.held_out.get(phase.first_step)
-        ranks = ranks_in(state.accelerator)  # the state's are for saving, which a thread may be doing now
-        return {} if text is None else text.metrics_of(ranks, state.model)
+        return {} if text is None else text.metrics_of(state.ranks, state.model)
 
     def after(self, step: int, due: Due, state: TrainingState) -> Evaluation:
         """Measure the losses on held-out text if it is due; the checkpoint with the lowest sum of losses is the best one."""

@@ -28,7 +28,7 @@ from bertkit.run.reproducibility import (
 from bertkit.run.resume_rules import RunSettings
 from bertkit.run.start import Start
 from bertkit.train import checkpoint, checkpoint_files
-from bertkit.train.accelerator import Accelerator, ranks_of
+from bertkit.train.accelerator import Accelerator, ranks_in, saving_ranks
 from bertkit.train.checkpoint_writer import CheckpointWriter, History
 from bertkit.train.loop import Counts, Learner
 from bertkit.train.loss_scale import LossScale
@@ -69,11 +69,12 @@ class TrainingState:
         self.accelerator, self.directory = accelerator, Path(settings.output_dir)
         self.bare_model, self.tokenizer = start.model, start.tokenizer
         self.trained = start.trained  # the model, perhaps with what its objective trains beside it
-        self.ranks = ranks_of(accelerator, settings.launch.hang_timeout_seconds)
+        self.ranks = ranks_in(accelerator)
         self.ranks.check_shared(self.directory)
         self.first_step = self.last_step = 0
         self.started_at = time.monotonic()
-        self.writer = CheckpointWriter(self.directory, settings.checkpoint, self.ranks)
+        savers = saving_ranks(accelerator, settings.launch.hang_timeout_seconds)
+        self.writer = CheckpointWriter(self.directory, settings.checkpoint, savers)
         self.choices = self.ranks.on_first(lambda: choices)
         self.platform = self.ranks.on_first(lambda: current_platform(accelerator))
         self.loss_scale = LossScale.of(settings.precision, accelerator.device)

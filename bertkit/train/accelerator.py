@@ -69,7 +69,7 @@ def ending_together(accelerator: Accelerator) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def ranks_of(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
+def saving_ranks(accelerator: Accelerator, timeout_seconds: float) -> Ranks:
     """Make a process group for saving, so that saving can overlap with training; every process calls this."""
     if accelerator.num_processes == 1:
         return ALONE

@@ -18,11 +18,11 @@ WORKER = f"""
 import sys, time
 import torch
 from bertkit.launch.world import is_lost_peer
-from bertkit.train.accelerator import make_accelerator, ranks_of
+from bertkit.train.accelerator import make_accelerator, saving_ranks
 
 torch.set_num_threads(1)
 accelerator = make_accelerator("cpu", 2, {TIMEOUT})
-ranks = ranks_of(accelerator, {TIMEOUT})
+ranks = saving_ranks(accelerator, {TIMEOUT})
 print("met", flush=True)
 if accelerator.process_index == 0:
     time.sleep(60)
