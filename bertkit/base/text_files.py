@@ -222,23 +222,23 @@ def is_utf16(encoding: str) -> bool:
     return codecs.lookup(encoding).name.startswith("utf-16")
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """A file of text."""
 
     file: io.BufferedReader
     encoding: str
 
 
-def as_utf8(file: io.BufferedReader, encoding: str) -> Encoded:
+def as_utf8(file: io.BufferedReader, encoding: str) -> EncodedText:
     """Return a file and its encoding; UTF-16, by its byte order mark or the encoding, is converted to UTF-8."""
     has_mark = file.peek(2)[:2] in UTF_16
     known = "utf-16" if has_mark else codecs.lookup(encoding).name
     if not is_utf16(known):
-        return Encoded(file, encoding)
+        return EncodedText(file, encoding)
     decoder = codecs.getincrementaldecoder(
         "utf-16-le" if known == "utf-16" and not has_mark else known
     )  # as Windows writes it
-    return Encoded(io.BufferedReader(Blocks(utf8_blocks(file, decoder())), PEEKED_BYTES), "utf-8")
+    return EncodedText(io.BufferedReader(Blocks(utf8_blocks(file, decoder())), PEEKED_BYTES), "utf-8")
 
 
 def numbered_lines(

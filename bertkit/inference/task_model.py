@@ -27,7 +27,7 @@ from bertkit.run.fitting import check_tokenizer
 from bertkit.tasks.continuation import ContinuationTask
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.fill_mask import FillMaskTask
-from bertkit.tasks.label_kinds import Number, Score
+from bertkit.tasks.label_kinds import Number, SigmoidNumber
 from bertkit.tasks.reading.rows import names_by_file
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.task import AnyTask, Example
@@ -103,7 +103,7 @@ def open_task_model(
         return TaskModel(model, tokenizer, _task_without_head(named_model, model, task, changes, without_head))
     opened_task = task_of(_task_for(model_dir, model, tokenizer, task, changes), labels_of(model))
     if isinstance(opened_task, Number) and model.config.score_activation == "sigmoid":
-        opened_task = Score(opened_task.config, opened_task.labels)
+        opened_task = SigmoidNumber(opened_task.config, opened_task.labels)
     if opened_task.config.labels != "auto":
         check_labels(model_dir, opened_task)
     return TaskModel(model, tokenizer, opened_task)

@@ -18,7 +18,7 @@ from bertkit.settings.reading.overrides import read_words
 from bertkit.tasks.reading import readers
 from bertkit.tasks.reading.kinds import Inferred, infer_task
 from bertkit.tasks.reading.training_data import TrainingData, read_training_data
-from bertkit.tasks.scoring.benchmark import SHEETS, Sheet
+from bertkit.tasks.scoring.benchmark import SHEETS, ResultSheet
 from bertkit.tasks.task_config import TaskConfig
 from bertkit.tasks.trainable import task_of
 
@@ -101,7 +101,7 @@ def has_split(settings: FinetuneSettings, split: str) -> bool:
     return readers.has_split(settings.task, settings.data_dir, split)
 
 
-def sheets_of(tasks: Sequence[FinetuneSettings]) -> list[tuple[Sheet, FinetuneSettings]]:
+def sheets_of(tasks: Sequence[FinetuneSettings]) -> list[tuple[ResultSheet, FinetuneSettings]]:
     """Pair each file of GLUE's archive (a sheet) with the settings of its task, if the test file exists."""
     pairs = [(sheet, task) for sheet in SHEETS for task in tasks if task.task.name == sheet.task]
     return [(sheet, task) for sheet, task in pairs if has_split(task, sheet.split)]

@@ -17,7 +17,7 @@ from bertkit.inference.forward import SplitScores, score_split
 from bertkit.inference.frozen import frozen_vectors
 from bertkit.inference.task_model import Predictor
 from bertkit.jobs import task_data
-from bertkit.jobs.finetuning_result import Best, results_of
+from bertkit.jobs.finetuning_result import BestOnDev, results_of
 from bertkit.jobs.task_data import TaskData
 from bertkit.model.head.head import LinearHead
 from bertkit.model.label_scale import LabelUnits
@@ -207,6 +207,6 @@ class FinetuningJob(Job[FinetuneSettings]):
             dev = self.score(state.accelerator, state.model)
         if state.accelerator.is_main_process:
             by = metric_name(self.data.task.config.best_metric)
-            best = Best(best_step, dev.scores, dev.predictions, by, fitted)
+            best = BestOnDev(best_step, dev.scores, dev.predictions, by, fitted)
             found = results_of(self.settings, state, self.steps_per_epoch, self.data, best, self.baseline)
             publish(self, state, found.facts, found.result, files=found.files, line=found.line, review=found.review)

@@ -24,7 +24,7 @@ from bertkit.tasks.trainable import AnyTrainable
 
 
 @dataclass(frozen=True)
-class Best:
+class BestOnDev:
     """The best weights of fine-tuning, which the model has, and what they do on the dev split."""
 
     step: int
@@ -60,7 +60,7 @@ def results_of(
     state: TrainingState,
     steps_per_epoch: int,
     data: TaskData,
-    best: Best,
+    best: BestOnDev,
     baseline: Baseline,
 ) -> Results:
     """Describe the best weights, with their scores and predictions on dev; print what there is to note and to warn of."""

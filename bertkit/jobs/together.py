@@ -28,7 +28,7 @@ from bertkit.inference.forward import SplitScores
 from bertkit.jobs import task_data
 from bertkit.jobs.finetuning import FinetuningJob
 from bertkit.jobs.finetuning_plan import in_directory, make_job
-from bertkit.jobs.finetuning_result import Best, results_of
+from bertkit.jobs.finetuning_result import BestOnDev, results_of
 from bertkit.launch.world import world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import HEAD
@@ -172,7 +172,7 @@ class TogetherJob(FinetuningJob):
             return
         for task, job in self.members.items():
             place, dev = Path(job.settings.output_dir), scores[task]
-            best = Best(best_step, dev.scores, dev.predictions, chosen_by="mean score")
+            best = BestOnDev(best_step, dev.scores, dev.predictions, chosen_by="mean score")
             results = results_of(job.settings, state, self.steps_per_epoch, job.data, best, job.baseline)
             place.mkdir(parents=True, exist_ok=True)
             write_identity(place, to_mapping(job.settings), job.identity, job.facts)

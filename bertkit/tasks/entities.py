@@ -63,7 +63,7 @@ class TextPrediction:
     entities: list[Entity]  # in the order of the text
 
 
-class Span(NamedTuple):
+class EntitySpan(NamedTuple):
     """An entity as a file has it: `text[start:end]`."""
 
     start: int
@@ -127,7 +127,7 @@ def _items(value: object) -> Sequence[object]:
     return value
 
 
-def _tag(tags: list[str], own: Sequence[int], span: Span, text: str) -> None:
+def _tag(tags: list[str], own: Sequence[int], span: EntitySpan, text: str) -> None:
     """Tag the words of an entity, in IOB2."""
     what = f"{text[span.start : span.end]!r:.40} ({span.label}, {span.start} to {span.end})"
     if not own:
@@ -140,7 +140,7 @@ def _tag(tags: list[str], own: Sequence[int], span: Span, text: str) -> None:
         tags[number] = f"{'B' if number == own[0] else 'I'}-{span.label}"
 
 
-def span_of(item: object, text: str) -> Span:
+def span_of(item: object, text: str) -> EntitySpan:
     """Return an entity of a text; raises ValueError if it is not one.
 
     Label Studio once counted UTF-16 units, of which an emoji has two; the text that it wrote beside them tells.
@@ -166,7 +166,7 @@ def span_of(item: object, text: str) -> Span:
     if not fits(start, end):
         here = f"is not {said!r:.40}" if isinstance(said, str) else f"is no part of a text of {len(text):,} characters"
         raise ValueError(f"{item!r:.80}: start to end {here}; count characters from 0, with end after the last one")
-    return Span(start, end, label.strip())
+    return EntitySpan(start, end, label.strip())
 
 
 def _squeezed(text: str) -> str:

@@ -262,7 +262,7 @@ class Number(SequenceTask[float]):
         return review.review_of_numbers(cases)
 
 
-class Score(Number):
+class SigmoidNumber(Number):
     """Texts with a number from 0 to 1, the sigmoid of the logit: a cross-encoder of sentence-transformers."""
 
     def outputs(self, logits: Logits) -> NDArray[np.float64]:
@@ -270,7 +270,7 @@ class Score(Number):
         return sigmoid(logits)
 
 
-class NextSentence(OneLabel):
+class NextSentencePair(OneLabel):
     """Pairs of texts, of which the second follows the first or does not; pretraining trains this head, not fine-tuning."""
 
     head = "next_sentence"

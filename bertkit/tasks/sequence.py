@@ -119,7 +119,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         self,
         train: Sequence[SequenceExample[LabelT]],
         examples: Sequence[SequenceExample[LabelT]],
-        vectors: tfidf.Vectors | None = None,
+        vectors: tfidf.SplitVectors | None = None,
     ) -> list[LabelT]:
         """Predict labels by TF-IDF, or by vectors; none if there is nothing to learn."""
         return self.learn(texts_of(train), known(train), texts_of(examples), vectors)
@@ -282,7 +282,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         embed: Embed,
     ) -> list[SequencePrediction[LabelT]]:
         """Predict by a linear head on the vectors of texts, or for pairs on the sizes of their differences, |u - v|."""
-        vectors = tfidf.Vectors(*(_vectors_of(own, embed) for own in (train, examples)))
+        vectors = tfidf.SplitVectors(*(_vectors_of(own, embed) for own in (train, examples)))
         labels = self.labels_by_words(train, examples, vectors)
         return _predicted(examples, labels) if labels else []
 

@@ -16,7 +16,7 @@ from bertkit.base.errors import InputError
 from bertkit.kernels.layout import Layout, Wanted
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
-from bertkit.model.head.built_in import MaskedLM
+from bertkit.model.head.built_in import MaskedToken
 from bertkit.model.head.head import Encoded, Head
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.initialisation import init_weights
@@ -136,7 +136,7 @@ class SecondToken(Head):
         return module(encoded.last[encoded.layout.starts + 1])  # type: ignore[no-any-return]
 
 
-class FromBefore(MaskedLM):
+class FromBefore(MaskedToken):
     """A head that predicts a token from the vector before it."""
 
     def logits(self, module: nn.Module, encoded: Encoded) -> torch.Tensor:

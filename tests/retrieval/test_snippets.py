@@ -10,7 +10,7 @@ from conftest import Capsys
 
 import bertkit
 from bertkit.apps.retrieval.library import Library
-from bertkit.apps.retrieval.passages import Span, has_words
+from bertkit.apps.retrieval.passages import TextSpan, has_words
 from bertkit.apps.retrieval.snippets import SNIPPET_CHARS, snippet_of
 from bertkit.cli import run
 
@@ -40,11 +40,11 @@ def test_a_snippet_has_the_most_different_words_or_the_answer() -> None:
     words = [f"{rng.choice(['kan', 'lon', 'supercalifragilistic'])}," for _ in range(97)]
     words[11:13], words[67], words[71] = ["ada", "ada"], "ada", "engine\n"
     passage = " ".join(words)
-    marks = [Span(*match.span()) for match in re.finditer("ada|engine", passage)]
+    marks = [TextSpan(*match.span()) for match in re.finditer("ada|engine", passage)]
     snippet = snippet_of(passage, marks, None)
     assert [snippet.text[start:end] for start, end in snippet.marks] == ["ada", "engine"]
     for start in range(0, len(passage) - 3, 7):
-        answer = Span(start, start + rng.choice([3, 41, 397]))
+        answer = TextSpan(start, start + rng.choice([3, 41, 397]))
         snippet = snippet_of(passage, marks, answer)
         end = snippet.start + len(snippet.text)
         assert SNIPPET_CHARS - 50 < len(snippet.text) <= SNIPPET_CHARS
@@ -58,7 +58,7 @@ def test_a_snippet_has_the_most_different_words_or_the_answer() -> None:
 
 
 def test_snippets_of_a_text_without_spaces_and_of_one_long_word() -> None:
-    assert snippet_of("語" * 997, [Span(500, 502)], None).marks == [Span(99, 101)]
+    assert snippet_of("語" * 997, [TextSpan(500, 502)], None).marks == [TextSpan(99, 101)]
     assert snippet_of("x" * 997, [], None).text == "x" * SNIPPET_CHARS
     assert snippet_of("short", [], None).text == "short"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.models import WordLevel
@@ -83,6 +83,7 @@ def test_sequence_features_are_as_by_hand(
     assert (feature.example, feature.label, feature.num_cut) == (0, None, num_cut)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30))
 def test_what_stays_of_a_pair_is_what_transformers_keeps(a: int, b: int, budget: int) -> None:
     library = LibraryTokenizer(WordLevel({"a": 0, "b": 1}))

@@ -41,7 +41,7 @@ RECURRENT = "The encoder is recurrent (decoder=rnn): its tokens do not attend to
 NO_WEIGHTS = "attention.pattern=linformer compresses the keys: there are no attention weights between tokens"
 
 
-class Word(NamedTuple):
+class ExplainedWord(NamedTuple):
     """The tokens from `start` to `end`, which is excluded, and the word that they make up."""
 
     text: str
@@ -69,7 +69,7 @@ class Explanation:
     alignment: Alignment | None = None  # only for a model that generates text, which has no target
     task: str = ""  # the name of the task that predicts
     verdict: Verdict | None = None  # the prediction for readers
-    words: Sequence[Word] = ()  # the words that the tokens make up
+    words: Sequence[ExplainedWord] = ()  # the words that the tokens make up
     head_importance: NDArray[np.float64] | None = None  # (L, N); None without a target
     head_roles: Sequence[Sequence[str]] = ()  # (L, N); "" for a head without a plain role
 
@@ -141,12 +141,12 @@ def explain(
     )
 
 
-def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
+def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[ExplainedWord]:
     """Return the words that tokens make up; a special token is a word."""
     is_first = tokenizer.facts.borders.begins(ids)
     starts = [place for place, begins in enumerate(is_first) if begins or place == 0]
     texts = ((start, end, tokenizer.decode(ids[start:end])) for start, end in itertools.pairwise([*starts, len(ids)]))
-    return [Word(text.strip() or tokenizer.vocab[ids[start]], start, end) for start, end, text in texts]
+    return [ExplainedWord(text.strip() or tokenizer.vocab[ids[start]], start, end) for start, end, text in texts]
 
 
 def _predict_and_choose(

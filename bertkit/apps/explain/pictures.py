@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.apps.explain.explain import Explanation, Word
+from bertkit.apps.explain.explain import ExplainedWord, Explanation
 from bertkit.base.errors import install_extra, refusing, shown
 from bertkit.display.page import render
 from bertkit.tasks.task import Mark, Verdict
@@ -209,7 +209,7 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
     """Return attention.html for one input."""
     count, importance = len(explanation.tokens), explanation.head_importance
     values = np.zeros(count) if explanation.attribution is None else explanation.attribution.values
-    pieces = [Word(token, place, place + 1) for place, token in enumerate(explanation.tokens)]
+    pieces = [ExplainedWord(token, place, place + 1) for place, token in enumerate(explanation.tokens)]
     layers = f"{explanation.num_layers} layers" + f" of {explanation.num_heads} heads" * (explanation.num_heads > 0)
     aligned = None if explanation.alignment is None else explanation.alignment.weights
     opened = (0, 0) if importance is None else divmod(int(importance.argmax()), importance.shape[1])
@@ -231,12 +231,12 @@ def attention_page(explanation: Explanation, model_name: str) -> str:
 class Chip(NamedTuple):
     """A word, its attribution, and the size of this in proportion to the largest one."""
 
-    word: Word
+    word: ExplainedWord
     value: float
     share: float
 
 
-def _chips(words: Sequence[Word], values: NDArray[np.float64]) -> list[Chip]:
+def _chips(words: Sequence[ExplainedWord], values: NDArray[np.float64]) -> list[Chip]:
     sums = [float(values[word.start : word.end].sum()) for word in words]
     most = max(map(abs, sums)) or 1.0
     return [Chip(word, value, abs(value) / most) for word, value in zip(words, sums, strict=True)]

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from bertkit.apps.retrieval import library_file
 from bertkit.apps.retrieval.bm25 import Bm25
 from bertkit.apps.retrieval.library_file import EncoderIdentity, open_library, stored_encoder, stored_settings, using
-from bertkit.apps.retrieval.passages import Passage, Span, place_of, words_of
+from bertkit.apps.retrieval.passages import Passage, TextSpan, place_of, words_of
 from bertkit.apps.retrieval.snippets import Marker
 from bertkit.apps.retrieval.vectors import Records, products, record_type
 from bertkit.base.errors import InputError, named
@@ -159,7 +159,7 @@ class Library:
         with using(self._connection, self.path, library_file.READ_SECONDS):
             return bool(self._fits(tuple(where)).any())
 
-    def marks(self, texts: Sequence[str], question: str, more: Sequence[str] = ()) -> list[list[Span]]:
+    def marks(self, texts: Sequence[str], question: str, more: Sequence[str] = ()) -> list[list[TextSpan]]:
         """Return the places of the words of a question and of `more` in each text.
 
         Words in more than half of the passages, which count next to nothing in BM25, are left out if there are others.

@@ -34,7 +34,7 @@ LONGEST_UNCUT = 50  # longer words, such as addresses, may be cut
 _UNCUT = re.compile(rf"[^\s{_UNSPACED}]{{1,{LONGEST_UNCUT}}}|{_LETTER.pattern}")
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A place in a text: `text[start:end]`."""
 
     start: int
@@ -86,15 +86,15 @@ def document_of_text(text: str, title: str, unit: str, number: int) -> LibraryDo
     return LibraryDocument(without_surrogates(title), text, tuple(_sentence_places(text)), unit, number)
 
 
-def _sentence_places(text: str) -> Iterator[Span]:
+def _sentence_places(text: str) -> Iterator[TextSpan]:
     at = 0
     for sentence in split_sentences(text):
         start = text.index(sentence, at)
         at = start + len(sentence)
-        yield Span(start, at)
+        yield TextSpan(start, at)
 
 
-def sentence_around(text: str, place: int) -> Span:
+def sentence_around(text: str, place: int) -> TextSpan:
     """Return the sentence with the character at `place`."""
     return next(span for span in _sentence_places(text) if place < span.end)
 

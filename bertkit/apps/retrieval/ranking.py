@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.apps.retrieval.library import Hit, Library
-from bertkit.apps.retrieval.passages import Span, words_of
+from bertkit.apps.retrieval.passages import TextSpan, words_of
 from bertkit.apps.retrieval.snippets import snippet_of
 from bertkit.base.errors import InputError
 from bertkit.base.files import check_regular
@@ -54,7 +54,7 @@ class Candidate:
 
     hit: Hit
     score_bert: float | None = None  # None without a reader
-    place: Span | None = None  # of the answer in the passage
+    place: TextSpan | None = None  # of the answer in the passage
 
     @property
     def answer(self) -> str | None:
@@ -194,10 +194,10 @@ def _with_answer(hit: Hit, prediction: SpanPrediction) -> Candidate:
     if best is None:
         return Candidate(hit, MIN_SCORE)
     score = max(-prediction.null_odds, MIN_SCORE)
-    return Candidate(hit, score, Span(best.start, best.end))
+    return Candidate(hit, score, TextSpan(best.start, best.end))
 
 
-def _row(candidate: Candidate, score: float, marks: Sequence[Span]) -> Row:
+def _row(candidate: Candidate, score: float, marks: Sequence[TextSpan]) -> Row:
     """Return a passage, its answer and its snippet as a mapping."""
     row, place = dataclasses.asdict(candidate.hit), candidate.place
     row["score_search"], row["score_vectors"] = row.pop("score"), row.pop("score_vectors")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bertkit.apps.retrieval.library_file import tokenizer_of
-from bertkit.apps.retrieval.passages import Span, places_of_words, searchable, uncut_places
+from bertkit.apps.retrieval.passages import TextSpan, places_of_words, searchable, uncut_places
 from bertkit.data.data_config import PassagesConfig
 
 SNIPPET_CHARS = 200  # two or three lines of a terminal
@@ -18,7 +18,7 @@ class Snippet(NamedTuple):
 
     text: str
     start: int
-    marks: list[Span]
+    marks: list[TextSpan]
 
 
 class Marker:
@@ -31,7 +31,7 @@ class Marker:
             CREATE VIRTUAL TABLE words USING fts5(word, content='', tokenize='{tokenizer_of(settings)}');
             CREATE VIRTUAL TABLE terms USING fts5vocab(words, instance)""")
 
-    def marks(self, texts: Sequence[str], words: Sequence[str]) -> list[list[Span]]:
+    def marks(self, texts: Sequence[str], words: Sequence[str]) -> list[list[TextSpan]]:
         """Return the places of the words, which `words_of` made, in each text; words that touch one another are one place."""
         places = [list(places_of_words(text)) for text in texts]
         spelled = [[text[start:end] for start, end in spans] for text, spans in zip(texts, places, strict=True)]
@@ -57,18 +57,18 @@ class Marker:
         return terms
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> list[Span]:
+def _joined(spans: Iterable[tuple[int, int]]) -> list[TextSpan]:
     """Join spans that touch or overlap, as the pairs of letters do in a script without spaces."""
-    joined: list[Span] = []
+    joined: list[TextSpan] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1].end:
             before = joined.pop()
             start, end = before.start, max(before.end, end)
-        joined.append(Span(start, end))
+        joined.append(TextSpan(start, end))
     return joined
 
 
-def snippet_of(passage: str, marks: Sequence[Span], answer: Span | None) -> Snippet:
+def snippet_of(passage: str, marks: Sequence[TextSpan], answer: TextSpan | None) -> Snippet:
     """Cut at most SNIPPET_CHARS characters out of a passage, at words: around the answer, or else the most different marks."""
     shown = _densest(passage, marks) if answer is None else answer
     room = max(0, SNIPPET_CHARS - (shown.end - shown.start))
@@ -78,13 +78,13 @@ def snippet_of(passage: str, marks: Sequence[Span], answer: Span | None) -> Snip
     start = min([shown.start, *(start for start, _ in words if start >= first)])
     end = max([min(shown.end, last), *(end for _, end in words if end <= last)])
     inside = [mark for mark in marks if mark.start < end and mark.end > start]
-    moved = [Span(max(mark.start, start) - start, min(mark.end, end) - start) for mark in inside]
+    moved = [TextSpan(max(mark.start, start) - start, min(mark.end, end) - start) for mark in inside]
     return Snippet(re.sub(r"\s", " ", passage[start:end]), start, moved)
 
 
-def _densest(passage: str, marks: Sequence[Span]) -> Span:
+def _densest(passage: str, marks: Sequence[TextSpan]) -> TextSpan:
     """Return the first place, within SNIPPET_CHARS, with the most different words; the beginning if there are no marks."""
     limits = ((number, mark.start + SNIPPET_CHARS) for number, mark in enumerate(marks))
     near = [[other for other in marks[number:] if other.end <= limit] for number, limit in limits]
     best = max(near, key=lambda some: len({passage[start:end].casefold() for start, end in some}), default=[])
-    return Span(best[0].start, best[-1].end) if best else Span(0, 0)
+    return TextSpan(best[0].start, best[-1].end) if best else TextSpan(0, 0)

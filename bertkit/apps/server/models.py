@@ -36,7 +36,7 @@ from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature
-from bertkit.tasks.label_kinds import NextSentence
+from bertkit.tasks.label_kinds import NextSentencePair
 from bertkit.tasks.task import AnyTask, Example, Row
 from bertkit.train import processes
 
@@ -287,7 +287,7 @@ def _task_of(opened: TaskModel, settings: ServeSettings) -> AnyTask | None:
 def _next_sentence(opened: TaskModel, model: BertWithHeads, predictor: Predictor) -> Predictor:
     """Return a predictor for next sentence prediction, as a classifier of pairs."""
     columns = dataclasses.replace(opened.task.config.columns, text="text", text_pair="text_pair")
-    task = NextSentence(opened.task.config, FOLLOWS).changed(columns=columns, needs_pair=True)
+    task = NextSentencePair(opened.task.config, FOLLOWS).changed(columns=columns, needs_pair=True)
     return dataclasses.replace(predictor, model=model, task=task)
 
 

@@ -36,14 +36,14 @@ PENALTY = (
 )
 
 
-class Learned(NamedTuple):
+class LearnedTokenizer(NamedTuple):
     """A learned tokenizer."""
 
     rules: WordRules
     notes: list[str]  # what a user should know of it
 
 
-def learn_wordpiece(sentences: Sentences, config: TokenizerConfig, lowercase: bool, rules: Rules) -> Learned:
+def learn_wordpiece(sentences: Sentences, config: TokenizerConfig, lowercase: bool, rules: Rules) -> LearnedTokenizer:
     """Learn a WordPiece vocabulary, of words by Hugging Face's rules.
 
     `sentences` is called twice, for the characters and for the words. The size includes special tokens and single characters. A
@@ -78,7 +78,7 @@ def learn_wordpiece(sentences: Sentences, config: TokenizerConfig, lowercase: bo
     )
     learner.train_from_iterator((_without_long_words(sentence, normalizer) for sentence in sentences()), trainer)
     notes += [*_joiners(counts), *alphabet.notes, *_shortage(learner, config)]
-    return Learned(made(dict(learner.get_vocab()), lowercase, strips), notes)
+    return LearnedTokenizer(made(dict(learner.get_vocab()), lowercase, strips), notes)
 
 
 class _Choice(NamedTuple):
@@ -132,7 +132,7 @@ def _without_long_words(sentence: str, normalizer: BertNormalizer) -> str:
     return " ".join(runs)
 
 
-def learn_byte_pairs(sentences: Sentences, config: TokenizerConfig) -> Learned:
+def learn_byte_pairs(sentences: Sentences, config: TokenizerConfig) -> LearnedTokenizer:
     """Learn a byte-level BPE.
 
     It knows every text. A space belongs to the word after it, and there is one before each text, so that a word has the same
@@ -154,10 +154,10 @@ def learn_byte_pairs(sentences: Sentences, config: TokenizerConfig) -> Learned:
         show_progress=False,
     )
     learner.train_from_iterator(sentences(), trainer)
-    return Learned(_rules(learner), _shortage(learner, config))
+    return LearnedTokenizer(_rules(learner), _shortage(learner, config))
 
 
-def learn_unigram(sentences: Sentences, config: TokenizerConfig) -> Learned:
+def learn_unigram(sentences: Sentences, config: TokenizerConfig) -> LearnedTokenizer:
     """Learn a Unigram model of words with a mark of the space before them; white space of any length is one space.
 
     `sentences` is called twice, for the characters and for the words. Raises InputError if the text has no words, or the size has no room for its characters.
@@ -186,7 +186,7 @@ def learn_unigram(sentences: Sentences, config: TokenizerConfig) -> Learned:
     made.normalizer, made.pre_tokenizer, made.decoder = normalizer, Metaspace(), MetaspaceDecoder()
     made.add_special_tokens(_special(SPECIAL_TOKENS))
     few = f"fewer than tokenizer.vocab_size={config.vocab_size}: the text needs no other pieces"
-    return Learned(_rules(made), [*alphabet.notes, *([few] if len(pieces) < config.vocab_size else [])])
+    return LearnedTokenizer(_rules(made), [*alphabet.notes, *([few] if len(pieces) < config.vocab_size else [])])
 
 
 def _in_order(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -28,7 +28,7 @@ _LOSSES: dict[ProblemType, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @plugins.option("model_head", "masked_lm")
-class MaskedLM(Head):
+class MaskedToken(Head):
     """The original token at each masked position."""
 
     is_pooled, is_of_vocabulary = False, True
@@ -52,7 +52,7 @@ print(tokenizer.decode(model(**inputs).logits[0, at_mask].argmax(-1)))
 
     def reads_all(self, has_positions: bool) -> bool:
         """Return whether no positions are given."""
-        return not has_positions or type(self).logits is not MaskedLM.logits
+        return not has_positions or type(self).logits is not MaskedToken.logits
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
         """Return the ids of about 15 % of the tokens, at least one in each sequence, -100 elsewhere."""
@@ -78,7 +78,7 @@ print(model(**inputs).logits.softmax(-1))  # that it is the next one, that it is
 
 
 @plugins.option("model_head", "next_token")
-class NextToken(MaskedLM):
+class NextToken(MaskedToken):
     """The token after each position."""
 
     is_shown = False

@@ -117,7 +117,7 @@ class SplitExamples:
         """Return the text of each example, without its label and id."""
         return [self.task.content(example) for example in self.examples]
 
-    def hold_out(self, share: float, seed: int = 0, method: str | None = held_out.STRATIFIED) -> HeldOut:
+    def hold_out(self, share: float, seed: int = 0, method: str | None = held_out.STRATIFIED) -> DividedExamples:
         """Hold out a share of the examples, chosen by a method of `held_out`; raises InputError if one of the parts is empty."""
         contents, count = self.contents(), len(self.examples)
         if method == held_out.STRATIFIED:
@@ -141,7 +141,7 @@ class SplitExamples:
         )
         description = f"{actual:.1%} held out of {self.description}"
         part = dataclasses.replace(self, examples=held, name=name, description=description, file_warnings=warnings)
-        return HeldOut(kept, part)
+        return DividedExamples(kept, part)
 
     def first(self, num_examples: int) -> SplitExamples:
         """Return a copy with only the first examples."""
@@ -187,7 +187,7 @@ def check_same_texts(task: TaskConfig, one: SplitExamples, other: SplitExamples)
                 )
 
 
-class HeldOut(NamedTuple):
+class DividedExamples(NamedTuple):
     """Examples of which some are held out."""
 
     kept: SplitExamples  # to train on

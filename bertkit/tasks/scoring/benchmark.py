@@ -32,7 +32,7 @@ _SCORE = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ResultSheet:
     """One table of the archive."""
 
     name: str  # the file name
@@ -45,17 +45,17 @@ _NUMBERS = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _RELATIONS = ("entailment", "neutral", "contradiction")
 SHEETS = (
-    Sheet("CoLA.tsv", "cola", "test", _NUMBERS),
-    Sheet("SST-2.tsv", "sst2", "test", _NUMBERS),
-    Sheet("MRPC.tsv", "mrpc", "test", _NUMBERS),
-    Sheet("STS-B.tsv", "stsb", "test", None),
-    Sheet("QQP.tsv", "qqp", "test", _NUMBERS),
-    Sheet("MNLI-m.tsv", "mnli", "test", _RELATIONS),
-    Sheet("MNLI-mm.tsv", "mnli", "test_mismatched", _RELATIONS),
-    Sheet("QNLI.tsv", "qnli", "test", _ENTAILED),
-    Sheet("RTE.tsv", "rte", "test", _ENTAILED),
-    Sheet("WNLI.tsv", "wnli", "test", _NUMBERS),
-    Sheet("AX.tsv", "ax", "test", _RELATIONS),
+    ResultSheet("CoLA.tsv", "cola", "test", _NUMBERS),
+    ResultSheet("SST-2.tsv", "sst2", "test", _NUMBERS),
+    ResultSheet("MRPC.tsv", "mrpc", "test", _NUMBERS),
+    ResultSheet("STS-B.tsv", "stsb", "test", None),
+    ResultSheet("QQP.tsv", "qqp", "test", _NUMBERS),
+    ResultSheet("MNLI-m.tsv", "mnli", "test", _RELATIONS),
+    ResultSheet("MNLI-mm.tsv", "mnli", "test_mismatched", _RELATIONS),
+    ResultSheet("QNLI.tsv", "qnli", "test", _ENTAILED),
+    ResultSheet("RTE.tsv", "rte", "test", _ENTAILED),
+    ResultSheet("WNLI.tsv", "wnli", "test", _NUMBERS),
+    ResultSheet("AX.tsv", "ax", "test", _RELATIONS),
 )
 
 
@@ -131,7 +131,7 @@ def _read_sheet(archive: zipfile.ZipFile, name: str) -> bytes:
     return data
 
 
-def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> int:
+def _check_table(sheet: ResultSheet, data: bytes, indices: Sequence[str] | None) -> int:
     """Check a sheet and return the number of its predictions."""
     with refusing(
         UnicodeDecodeError, lambda e: f"{sheet.name}: not UTF-8 (byte 0x{data[e.start]:02x}); write plain text"
@@ -152,7 +152,7 @@ def _check_table(sheet: Sheet, data: bytes, indices: Sequence[str] | None) -> in
     return len(lines)
 
 
-def _check_label(sheet: Sheet, label: str, where: str) -> None:
+def _check_label(sheet: ResultSheet, label: str, where: str) -> None:
     if sheet.labels is not None:
         if label not in sheet.labels:
             raise InputError(f"{where}: unknown label {label!r}; expected {' or '.join(sheet.labels)}")

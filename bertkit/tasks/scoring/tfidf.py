@@ -13,7 +13,7 @@ MOST_ROWS = 20_000  # training rows of the logistic regression, which then takes
 MOST_BYTES = 10**9  # of its memory: 25 numbers for each word and label (L-BFGS), and 4 for each row and label
 
 
-class Vectors(NamedTuple):
+class SplitVectors(NamedTuple):
     """Vectors of texts with labels, (n, D), and of texts without."""
 
     train: NDArray[np.float32]
@@ -26,7 +26,7 @@ def name_of(num_rows: int) -> str:
 
 
 def labels_by_words(
-    train: Sequence[str], labels: Sequence[str], texts: Sequence[str], vectors: Vectors | None = None
+    train: Sequence[str], labels: Sequence[str], texts: Sequence[str], vectors: SplitVectors | None = None
 ) -> list[str]:
     """Predict a label of each text from texts with labels, or from their vectors; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
@@ -39,7 +39,7 @@ def sets_by_words(
     train: Sequence[str],
     labels: Sequence[tuple[str, ...]],
     texts: Sequence[str],
-    vectors: Vectors | None = None,
+    vectors: SplitVectors | None = None,
 ) -> list[tuple[str, ...]]:
     """Predict the labels of each text from texts with several labels, or from their vectors; none if there is nothing to learn, or too much."""
     from sklearn.linear_model import LogisticRegression
@@ -59,7 +59,7 @@ def sets_by_words(
 
 
 def numbers_by_words(
-    train: Sequence[str], numbers: Sequence[float], texts: Sequence[str], vectors: Vectors | None = None
+    train: Sequence[str], numbers: Sequence[float], texts: Sequence[str], vectors: SplitVectors | None = None
 ) -> list[float]:
     """Predict a number for each text from texts with numbers, or from their vectors; none if there is nothing to learn."""
     from sklearn.linear_model import Ridge
@@ -89,7 +89,7 @@ def _predicted(
     targets: Sequence[Any],
     num_labels: int,
     texts: Sequence[str],
-    vectors: Vectors | None,
+    vectors: SplitVectors | None,
 ) -> list[Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import read, tagged, write
 
@@ -277,6 +277,7 @@ def test_tag_scheme_is_detected(sentences: list[str], scheme: str) -> None:
     assert detect_scheme([sentence.split() for sentence in sentences]) == scheme
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["O", "B-P", "I-P", "E-P", "S-P", "B-L", "I-L"]), max_size=11))
 def test_tags_convert_to_every_scheme_and_back(tags: list[str]) -> None:
     chunks = chunks_of(tags)
