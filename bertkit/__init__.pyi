@@ -131,6 +131,7 @@ class _AttentionConfig(TypedDict, total=False):
     additive_size: int
     positions: str
     positions_options: dict[str, Any]
+    also_learned: bool
     max_distance: int
     relative_to: Sequence[Literal['keys', 'values']]
     distance_buckets: int
@@ -152,7 +153,7 @@ class _AttentionConfig(TypedDict, total=False):
     bias: bool
     key_value_heads: int | None
 
-_AttentionOption: TypeAlias = Literal['bert', 'deberta', 'modern', 'transformer']
+_AttentionOption: TypeAlias = Literal['bert', 'deberta', 'modern', 'mpnet', 'transformer']
 
 class _NormConfig(TypedDict, total=False):
     name: str
@@ -449,7 +450,7 @@ def pretrain(
         compile: torch.compile for the layers; auto: on CUDA only, since on a CPU it gains nothing and needs a C++ compiler (bertkit/model/layers.py)
         plugins: modules with plug-ins, such as [my_module]; recipes/extend has examples
         reproducibility: rounding may depend on the number of processes; strict: the same bits for 1, 2, 4, ... processes (slower by less than 1 %)
-        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, mpnet, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         segments: one of full_sentences, google, pairs; or a mapping of settings, with the option as `name`
         masking: one of bert, ngram, whole_word; or a mapping of settings, with the option as `name`
@@ -539,7 +540,7 @@ def finetune(
         schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, mpnet, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of albert_mini, base, deberta_mini, electra_mini, eurobert_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`
@@ -618,7 +619,7 @@ def glue(
         schedule: one of constant, cosine, google, linear, noam, polynomial, wsd; or a mapping of settings, with the option as `name`
         launch: a mapping of settings, with the option as `name`
         decoder: one of bert, rnn, transformer; or a mapping of settings, with the option as `name`
-        attention: one of bert, deberta, modern, transformer; or a mapping of settings, with the option as `name`
+        attention: one of bert, deberta, modern, mpnet, transformer; or a mapping of settings, with the option as `name`
         norm: one of modern, post, pre; or a mapping of settings, with the option as `name`
         model: one of albert_mini, base, deberta_mini, electra_mini, eurobert_mini, large, medium, mini, modern_base, modern_mini, modern_small, modern_tiny, roberta_mini, small, tiny; or a mapping of settings, with the option as `name`
         tokenizer: one of bpe, unigram, wordpiece; or a mapping of settings, with the option as `name`

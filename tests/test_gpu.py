@@ -47,7 +47,7 @@ DEVICE = "cuda"
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "max_position_embeddings": 128}
 VARIANTS: list[dict[str, Any]] = [
     *({"score": score} for score in ("dot", "general", "additive", "location")),
-    *({"positions": positions} for positions in ("sinusoidal", "relative", "rotary", "alibi", "none")),
+    *({"positions": positions} for positions in ("sinusoidal", "relative", "relative_bias", "rotary", "alibi", "none")),
     {"pattern": "causal"}, {"pattern": "window", "window": 4}, {"pattern": "linformer", "compressed_size": 7},
     {"pattern": "bigbird", "block_size": 8, "random_blocks": 1},
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """BERT over packed tokens: the sequences of a batch lie one after another, without padding. Only torch is needed.
 
 `attention.py` holds the equation of attention, and `geometry.py` which keys each query attends to. `slots.py` says what users may
-choose in attention, and what BERT does there; the other scores, positions and patterns are in one file each. `bert.py` is the
-encoder, `poolers.py` one vector for each text, `head/` what a task adds, `heads.py` all of it; `recurrent/` has encoder and decoder of GRUs or LSTMs.
+choose in attention, and what BERT does there; the other scores, positions and patterns are in one file each, positions that
+learn from distances in `distances/`. `bert.py` is the encoder, `poolers.py` one vector for each text, `head/` what a task adds, `heads.py` all of it; `recurrent/` has encoder and decoder of GRUs or LSTMs.
 
 Doors:
 

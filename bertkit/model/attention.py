@@ -71,7 +71,7 @@ class AttentionSlots(nn.Module):
     def __init__(self, config: BertConfig, layer: int, shared: Shared = ALONE) -> None:
         super().__init__()
         self.score = make_score(config)
-        positions = make_positions(config, changes_layers).of_layer(layer)
+        positions = make_positions(config, config.attention.positions, changes_layers).of_layer(layer)
         self.place = positions.module_name
         self.add_module(self.place, positions)
         # what is shared is a parameter of the encoder only

@@ -11,9 +11,10 @@ from bertkit.base.typed_settings import IF_SET, options_of, refuse
 
 # the settings that only some options use: the slot, and its options
 ONLY_WITH = {
-    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative", "disentangled"),
-    "distance_buckets": ("positions", "disentangled"), "distance_terms": ("positions", "disentangled"),
+    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative", "disentangled", "relative_bias"),
+    "distance_buckets": ("positions", "disentangled", "relative_bias"), "distance_terms": ("positions", "disentangled"),
     "distance_maps": ("positions", "disentangled"), "distance_norm": ("positions", "disentangled"),
+    "also_learned": ("positions", "relative", "disentangled", "relative_bias", "rotary", "alibi"),
     "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
     "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
     "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
@@ -31,7 +32,7 @@ CLASHES = (
     ("score", ("location",), "pattern", "linformer", "compressed keys have no places"),
     (
         "positions",
-        ("relative", "disentangled", "rotary", "alibi"),
+        ("relative", "disentangled", "relative_bias", "rotary", "alibi"),
         "pattern",
         "linformer",
         "compressed keys have no places",
@@ -50,6 +51,7 @@ class AttentionConfig:
     positions_options: dict[str, object] = field(
         default_factory=dict, hash=False, metadata=options_of("positions", "positions")
     )
+    also_learned: bool = field(default=False, metadata=IF_SET)  # in the embeddings, beside positions of the layers
     max_distance: Count = 16
     relative_to: tuple[Literal["keys", "values"], ...] = ("keys", "values")
     distance_buckets: Count = field(default=0, metadata=IF_SET)
@@ -92,11 +94,16 @@ class AttentionConfig:
             and self.key_value_heads is not None
             and f"attention.key_value_heads={self.key_value_heads} with attention.positions=disentangled: the maps of all heads read its "
             "embeddings of distances; change one of them",
-            self.positions == "disentangled"
+            self.positions in ("disentangled", "relative_bias")
             and (self.distance_buckets == 1 or self.max_distance < half + (3 if half else 1))
             and f"attention.distance_buckets={self.distance_buckets} with attention.max_distance={self.max_distance}: expected 0, or 2 or more, and "
             "a larger distance than half of them plus 2",
         )
+
+    @property
+    def of_embeddings(self) -> str:
+        """The positions from which the embeddings take theirs."""
+        return "learned" if self.also_learned else self.positions
 
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""

@@ -68,8 +68,8 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         is_bert = config.decoder is None or not config.decoder.is_from_scratch
-        positions, size = slots.make_positions(config, slots.changes_embeddings), config.embedding_width
-        is_scaled = config.decoder is not None and config.decoder.kind == "transformer"
+        positions = slots.make_positions(config, config.attention.of_embeddings, slots.changes_embeddings)
+        is_scaled, size = config.decoder is not None and config.decoder.kind == "transformer", config.embedding_width
         self.scale = size**0.5 if is_scaled or positions.scales_tokens else None
         self.token = Embedding(config.vocab_size, size)
         self.place = positions.module_name
@@ -251,7 +251,7 @@ class Encoder(nn.Module):
         pattern, numbers = slots.make_pattern(config.attention), range(config.num_hidden_layers)
         self.patterns = [pattern.of_layer(number) for number in numbers]
         self.compression = pattern.compression(config) if pattern.shares_compression else None
-        self.positions = slots.make_positions(config, slots.changes_layers).shared()
+        self.positions = slots.make_positions(config, config.attention.positions, slots.changes_layers).shared()
         shared = Shared(self.compression, self.positions)
         own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
         first = EncoderLayer if config.convolution is None else ConvolvedLayer
@@ -320,7 +320,7 @@ class Bert(nn.Module):
         last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
         is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
-        self.weighs_places = slots.changes_weights(slots.class_of(config))  # a query's place, lost but for [CLS]
+        self.weighs_places = slots.changes_weights(slots.class_of(config.attention.positions))  # lost but for [CLS]
 
     def forward(
         self,

@@ -1,6 +1,6 @@
 """What the options of attention change, with BERT's own choice for each: the score, the positions and the pattern of a layer.
 
-The other options are in scores.py, positions.py and patterns.py.
+The other options are in scores.py, positions.py, distances/ and patterns.py.
 
 Axes: as in attention.py; C keys for each query.
 """
@@ -165,9 +165,8 @@ class Positions(nn.Module):
         return 0.0
 
 
-def class_of(config: BertConfig) -> type[Positions]:
-    """Return the class of the positions of a model; that of a plug-in also inherits from `Positions`."""
-    name = config.attention.positions
+def class_of(name: str) -> type[Positions]:
+    """Return the class of an option; that of a plug-in also inherits from `Positions`."""
     chosen = plugins.get("positions", name)
     if not inspect.isclass(chosen) or {*CHECKED, "context"}.isdisjoint(dir(chosen)):
         raise plugins.wrong_result("positions", name, chosen, f"a class with a method {', '.join(CHECKED)}")
@@ -210,12 +209,12 @@ def changes_layers(positions: type[Positions]) -> bool:
     return positions.rotate is not Positions.rotate or changes_weights(positions)
 
 
-def make_positions(config: BertConfig, is_used: Callable[[type[Positions]], bool]) -> Positions:
+def make_positions(config: BertConfig, name: str, is_used: Callable[[type[Positions]], bool]) -> Positions:
     """Make the positions of the embeddings or of a layer; those that change nothing if they are not used there."""
-    kind, attention = class_of(config), config.attention
+    kind, attention = class_of(name), config.attention
     if not is_used(kind):
         return Positions()
-    settings = plugins.bind("positions", attention.positions, vars(attention), attention.positions_options).keywords
+    settings = plugins.bind("positions", name, vars(attention), attention.positions_options).keywords
     return kind(config, **settings)
 
 

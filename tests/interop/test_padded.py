@@ -133,7 +133,10 @@ def test_masks_and_segments_of_another_shape_are_refused() -> None:
 
 
 DISTANCES: list[dict[str, Any]] = [
-    *({"attention": AttentionConfig(positions=name)} for name in ("relative", "alibi", "disentangled")),
+    *(
+        {"attention": AttentionConfig(positions=name)}
+        for name in ("relative", "alibi", "disentangled", "relative_bias")
+    ),
     *({"attention": AttentionConfig(pattern=name, window=2)} for name in ("window", "alternating")),
     {"convolution": ConvolutionConfig(kernel_size=3)},
 ]

@@ -84,6 +84,15 @@ def row_of(distance: int, config: BertConfig) -> int:
     return min(max(distance + span, 0), 2 * span - 1)
 
 
+def bias_row(distance: int, config: BertConfig) -> int:
+    """The bucket of j - i, Raffel et al. 2020, section 2.1, as their code has it: mesh_transformer `_relative_position_bucket`."""
+    most, buckets = config.attention.max_distance, config.attention.distance_buckets
+    size, half = abs(distance), buckets // 2
+    if buckets and size >= half:
+        size = half + int(math.log(size / half) / math.log(most / half) * (buckets - half))
+    return min(size, (buckets or most) - 1) + (buckets or most) * (distance > 0)
+
+
 def of_distance(
     w: Weights, config: BertConfig, layer: int, number: int, side: str, distance: int, which: str
 ) -> Numbers:
@@ -159,6 +168,9 @@ def head(
                     score = (w[f"{name}.score.matrix.weight"][j] * q).sum()
             if attention.positions == "alibi":
                 score = score - slopes(config.num_attention_heads)[number] * abs(i - j)
+            if attention.positions == "relative_bias":
+                own = "encoder.positions" if side == "encoder" else f"{name}.table"
+                score = score + w[f"{own}.embedding.weight"][bias_row(j - i, config), number]
             scores.append(score)
             values.append(of_value)
         shares = softmax(np.array(scores))
@@ -228,7 +240,7 @@ def encode(w: Weights, config: BertConfig, ids: list[int], types: list[int]) -> 
         token = w["embeddings.token.weight"][id_]
         if config.attention.positions == "sinusoidal":
             token = token * config.hidden_size**0.5 + sinusoid(place, config.hidden_size)
-        if config.attention.positions == "learned":
+        if config.attention.positions == "learned" or config.attention.also_learned:
             token = token + w["embeddings.position.weight"][place]
         if config.type_vocab_size:
             token = token + w["embeddings.segment.weight"][type_]
@@ -296,7 +308,7 @@ def translate(w: Weights, config: BertConfig, source: list[int], target: list[in
         x = np.array([w["embeddings.token.weight"][token] for token in ids]) * config.hidden_size**0.5
         if config.attention.positions == "sinusoidal":
             x = x + np.array([sinusoid(place, config.hidden_size) for place in range(len(ids))])
-        if config.attention.positions == "learned":
+        if config.attention.positions == "learned" or config.attention.also_learned:
             x = x + w["embeddings.position.weight"][: len(ids)]
         parts = {"attention": lambda y, n, own=own, side=side: multi_head(w, own, n, y, side)}
         if side == "decoder":

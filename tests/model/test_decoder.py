@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # settings of self-attention, on both s
     "post relative": {"positions": "relative", "max_distance": 3},
     "pre rms rotary": {"positions": "rotary", "score": "general"},
     "post alibi": {"positions": "alibi", "score": "additive", "additive_size": 5},
+    "post bias": {"positions": "relative_bias", "max_distance": 9, "distance_buckets": 4, "also_learned": True},
     "pre learned": {"positions": "learned", "score": "location"},
     "post none": {"positions": "none", "score": "dot"},
 }

@@ -92,12 +92,13 @@ def same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-12) -> None:
 
 def test_docstring_examples_hold() -> None:
     counts = {}
-    for module in pkgutil.iter_modules(bertkit.model.__path__):
-        page = importlib.import_module(f"bertkit.model.{module.name}")
-        counts[module.name] = doctest.testmod(page, extraglobs={"torch": torch})
+    for module in pkgutil.walk_packages(bertkit.model.__path__, "bertkit.model."):
+        page = importlib.import_module(module.name)
+        counts[module.name.removeprefix("bertkit.model.")] = doctest.testmod(page, extraglobs={"torch": torch})
     assert all(count.failed == 0 for count in counts.values())
     with_examples = {name: count.attempted for name, count in counts.items() if count.attempted}
-    assert with_examples == {"patterns": 4, "poolers": 2, "positions": 9, "scores": 5, "slots": 3}
+    of_distances = {"distances.bias": 2, "distances.shaw": 4, "distances.tables": 4}
+    assert with_examples == {"patterns": 4, "poolers": 2, "positions": 3, "scores": 5, "slots": 3, **of_distances}
 
 
 EVERYTHING = config_of(
@@ -121,6 +122,11 @@ CASES = {
     "disentangled_own_maps": config_of(positions="disentangled", max_distance=40, distance_maps="own"),
     "disentangled_keys": config_of(positions="disentangled", distance_terms=("p2c",), pattern="window"),
     "disentangled_queries": config_of(positions="disentangled", distance_terms=("c2p",), pattern="bigbird", distance_maps="own"),
+    "relative_bias": config_of(positions="relative_bias"),
+    "relative_bias_buckets": config_of(positions="relative_bias", max_distance=11, distance_buckets=6, also_learned=True),
+    "general_bias_bigbird": config_of(score="general", positions="relative_bias", max_distance=9, distance_buckets=5, pattern="bigbird"),
+    "additive_bias_window": config_of(score="additive", positions="relative_bias", max_distance=2, pattern="window"),
+    "rotary_and_learned": config_of(positions="rotary", also_learned=True),
     "projected_first": replace(config_of(positions="disentangled", distance_norm=True), embedding_size=7, projects_first=True),
     "convolution": replace(config_of(), convolution=ConvolutionConfig(kernel_size=3, act="silu")),
     "convolution_in_groups": replace(config_of(positions="disentangled"), convolution=ConvolutionConfig(kernel_size=5, groups=3)),
@@ -168,7 +174,7 @@ CASES = {
 def test_there_is_a_case_of_every_option() -> None:
     for slot, options in OPTIONS.items():
         assert {getattr(case.attention, slot) for case in CASES.values()} == set(options)
-    assert {len(options) for options in OPTIONS.values()} == {5, 6, 7}
+    assert {len(options) for options in OPTIONS.values()} == {5, 6, 8}
     assert {case.pooling for case in CASES.values()} == set(plugins.names_of("pooler"))
     assert {case.feed_forward.kind for case in CASES.values()} == set(plugins.names_of("feed_forward"))
     assert len({(case.norm.placement, case.norm.kind) for case in CASES.values()}) == 4
@@ -344,12 +350,12 @@ def is_refused(score: str, positions: str, pattern: str) -> bool:
     if positions == "disentangled" and score != "scaled_dot":
         return True
     return pattern == "linformer" and (
-        score == "location" or positions in ("relative", "disentangled", "rotary", "alibi")
+        score == "location" or positions in ("relative", "disentangled", "relative_bias", "rotary", "alibi")
     )
 
 
 def test_the_table_of_what_goes_with_what() -> None:
-    """Every combination of score, positions and pattern: 63 are refused, all others train, beside any neighbours."""
+    """Every combination of score, positions and pattern: 68 are refused, all others train, beside any neighbours."""
     num_refused = num_run = 0
     ids, types, layout = batch(SHORT)
     for score, positions, pattern in itertools.product(*OPTIONS.values()):
@@ -380,7 +386,7 @@ def test_the_table_of_what_goes_with_what() -> None:
                     same(alone.last_hidden_state, output.last_hidden_state.split(SHORT)[number])
                     same(alone.pooled_output[0], output.pooled_output[number])
             check_kept_weights(model, output.last_hidden_state)
-    assert (num_refused, num_run) == (63, 147)
+    assert (num_refused, num_run) == (68, 172)
 
 
 def check_kept_weights(model: BertWithHeads, hidden: Tensor) -> None:
@@ -434,7 +440,8 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     *(
         ([f"attention.{name}={value}"], f"attention.{name}: has no effect without attention.{needs}; leave it out")
         for name, value, needs in (
-            ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative or disentangled"), ("distance_buckets", 7, "positions=disentangled"),
+            ("additive_size", 7, "score=additive"), ("max_distance", 7, "positions=relative or disentangled or relative_bias"), ("distance_buckets", 7, "positions=disentangled or relative_bias"),
+            ("also_learned", "true", "positions=relative or disentangled or relative_bias or rotary or alibi"),
             ("distance_terms", "[c2p]", "positions=disentangled"), ("distance_maps", "own", "positions=disentangled"), ("distance_norm", "true", "positions=disentangled"),
             ("relative_to", "[keys]", "positions=relative"), ("window", 7, "pattern=window or alternating"),
             ("full_every", 2, "pattern=alternating"), ("rotary_base", 7, "positions=rotary"),
@@ -446,6 +453,9 @@ def test_another_sequence_changes_nothing(name: str) -> None:
     ),
     (["attention.distance_terms=[p2c,p2c]", "attention.positions=disentangled"], "attention.distance_terms=[p2c,p2c]: expected c2p, p2c or both"),
     (["attention.distance_buckets=32", "attention.positions=disentangled"], "attention.distance_buckets=32 with attention.max_distance=16: "),
+    (["attention.distance_buckets=32", "attention.positions=relative_bias"], "attention.distance_buckets=32 with attention.max_distance=16: "),
+    (["attention.max_distance=0", "attention.positions=relative_bias"], "attention.distance_buckets=0 with attention.max_distance=0: "),
+    (["attention.positions=relative_bias", "attention.pattern=linformer"], "attention.positions=relative_bias with attention.pattern=linformer: "),
     (["attention.pattern=windo"], "attention.pattern"),
     (["attention.score=scaled"], "attention.score"),
     (["attention.widow=7"], "unknown key 'attention.widow'; did you mean 'window'?"),

@@ -55,6 +55,7 @@ RUNS = {
     "pooling": ["pooling=mean"],
     "modern": ["model=modern_tiny", "attention.window=4"],
     "disentangled": ["attention=deberta", "attention.distance_maps=own"],
+    "relative_bias": ["attention=mpnet", "attention.max_distance=12", "attention.distance_buckets=6"],
     "deberta": ["model=deberta_mini", "model.scale_outputs=false"],
 }  # fmt: skip
 
@@ -232,6 +233,7 @@ def test_variant_is_fine_tuned_and_predicts(name: str, finished: Callable[[str],
 @pytest.mark.parametrize(("attention", "name"), [
     (AttentionConfig(pattern="linformer", compressed_size=7), "bert.encoder.compression.key.weight"),
     (AttentionConfig(positions="disentangled"), "bert.encoder.positions.embedding.weight"),
+    (AttentionConfig(positions="relative_bias"), "bert.encoder.positions.embedding.weight"),
 ])  # fmt: skip
 def test_shared_parameters_belong_to_no_layer(attention: AttentionConfig, name: str) -> None:
     """Drawing the top anew leaves it alone, freezing the layers below too; freezing all freezes it and the last norm."""

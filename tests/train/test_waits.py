@@ -114,7 +114,7 @@ def train(
 VARIANTS: list[dict[str, Any]] = [{}, {"positions": "relative"}, {"pattern": "bigbird", "block_size": 4}]
 RARER: list[dict[str, Any]] = [
     *({"score": score} for score in ("dot", "general", "additive", "location")),
-    *({"positions": positions} for positions in ("sinusoidal", "rotary", "alibi", "none")),
+    *({"positions": positions} for positions in ("sinusoidal", "relative_bias", "rotary", "alibi", "none")),
     {"pattern": "causal"}, {"pattern": "window", "window": 4}, {"pattern": "linformer", "compressed_size": 7},
 ]  # fmt: skip
 SLOW = [pytest.param(option, marks=pytest.mark.slow) for option in RARER]

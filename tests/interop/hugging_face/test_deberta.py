@@ -16,7 +16,7 @@ from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
-from bertkit.model.positions import distance_rows
+from bertkit.model.distances.tables import distance_rows
 
 # the keys of microsoft/deberta-v3-base, with small sizes
 PUBLISHED: dict[str, Any] = {
