@@ -190,7 +190,7 @@ class _BertShape(TypedDict, total=False):
     scale_outputs: bool
     frequency_biases: bool
     task_transform: bool
-    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert'] | None
+    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert', 'mpnet'] | None
     embedding_size: int | None
     shared_layers: bool
 

@@ -18,7 +18,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 def save_tokenizer(kind: str, folder: Path) -> int:
     """Save a tokenizer of a type's own class, with about 300 tokens; return their number."""
-    others = {"roberta": _roberta, "eurobert": _llama}
+    others = {"roberta": _roberta, "eurobert": _llama, "mpnet": _mpnet}
     made = others[kind]() if kind in others else _unigram(kind) if kind in _UNIGRAM else _word_piece()
     made.save_pretrained(folder)
     return len(made)
@@ -80,11 +80,21 @@ def _unigram(kind: str) -> transformers.PreTrainedTokenizerFast:
 
 
 def _word_piece() -> transformers.PreTrainedTokenizerFast:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return transformers.BertTokenizer(vocab=_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+
+
+def _mpnet() -> transformers.PreTrainedTokenizerFast:
+    """With BERT's special tokens too, as in the published vocabulary."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<mask>"]
+    return transformers.MPNetTokenizer(vocab=_pieces(special))
+
+
+def _pieces(special: list[str]) -> dict[str, int]:
     library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.normalizer = normalizers.BertNormalizer()
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.train_from_iterator(
         TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
     )
-    return transformers.BertTokenizer(vocab=library.get_vocab())
+    vocab: dict[str, int] = library.get_vocab()
+    return vocab

@@ -21,7 +21,7 @@ Activation = Literal[
 ]  # fmt: skip
 # the model type of `config.json` under which a model is written, where several have the same layers
 Family = Literal[
-    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert"
+    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert", "mpnet"
 ]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]

@@ -25,8 +25,9 @@ BERT, GENERIC = "BertTokenizer", ("", "PreTrainedTokenizer", "TokenizersBackend"
 CLASSES = {
     "bert": BERT, "encoder-decoder": BERT, "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer", "distilbert": BERT, "ernie": BERT, "electra": BERT, "albert": "AlbertTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer",
+    "deberta-v2": "DebertaV2Tokenizer", "mpnet": "MPNetTokenizer",
 }  # fmt: skip
+OF_VOCABULARY = {"mpnet": "MPNetTokenizer"}  # the same of a vocab.txt alone, where it is not BERT's
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Files:
     def class_name(self) -> str:
         """The class by which `transformers` reads the files; "" if it takes tokenizer.json as it is."""
         kind = str(self.model.get("model_type"))
-        usual = CLASSES.get(kind, "") if self.content else BERT
+        usual = CLASSES.get(kind, "") if self.content else OF_VOCABULARY.get(kind, BERT)
         name = str(self.config.get("tokenizer_class") or self.model.get("tokenizer_class") or usual).removesuffix(
             "Fast"
         )

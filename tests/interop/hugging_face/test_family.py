@@ -41,6 +41,7 @@ CONFIGS: dict[str, Any] = {
     "albert": transformers.AlbertConfig,
     "deberta-v2": transformers.DebertaV2Config,
     "eurobert": transformers.EuroBertConfig,
+    "mpnet": transformers.MPNetConfig,
 }
 
 
@@ -71,11 +72,13 @@ def shape(kind: str, number: int) -> dict[str, Any]:
     if kind == "eurobert":
         names = architecture(kind).names_in_file
         size, of_keys = 2 * draw.randint(2, 4), draw.choice([1, 2])
-        return {names.get(key, key): value for key, value in sizes.items() if key not in ABSENT_IN_EUROBERT} | {
+        return {names.get(key, key): value for key, value in sizes.items() if key not in ONLY_BERTS} | {
             "hidden_size": size * 2 * of_keys, "num_attention_heads": 2 * of_keys, "num_key_value_heads": of_keys, "rms_norm_eps": 1e-5,
             "attention_bias": draw.choice([True, False]), "mlp_bias": draw.choice([True, False]), "rope_theta": draw.choice([500.0, 1e4]),
             "eos_token_id": None, "mask_token_id": 4, "classifier_pooling": ("bos", "mean", "late")[number % 3],
         }  # fmt: skip
+    if kind == "mpnet":
+        return {key: value for key, value in sizes.items() if key not in ONLY_BERTS} | {"pad_token_id": 1}
     if kind in ("albert", "deberta-v2"):
         del sizes["classifier_dropout"]
     if kind == "deberta-v2":
@@ -101,7 +104,7 @@ def shape(kind: str, number: int) -> dict[str, Any]:
     return sizes
 
 
-ABSENT_IN_EUROBERT = ("type_vocab_size", "classifier_dropout", "embedding_size", "use_task_id")
+ONLY_BERTS = ("type_vocab_size", "classifier_dropout", "embedding_size", "use_task_id")
 ABSENT = ("type_vocab_size", "layer_norm_eps", "embedding_size", "use_task_id")
 
 
@@ -167,7 +170,7 @@ def with_tokenizer(folder: Path, kind: str, **more: Any) -> None:
     size = save_tokenizer(kind, folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     own = {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, "max_position_embeddings": 70}
-    pairs = {} if kind == "distilbert" else {"type_vocab_size": 2}
+    pairs = {} if kind in ("distilbert", "mpnet") else {"type_vocab_size": 2}
     saved(folder, kind, ("masked_lm",), 1, **own | pairs | more)
 
 
@@ -292,6 +295,9 @@ REFUSED = [
     ),
     ("eurobert", {"rope_scaling": {"type": "linear"}}, "type='linear' is not supported"),
     ("eurobert", {"classifier_pooling": "last"}, "classifier_pooling='last': expected bos, mean, late"),
+    ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64 is not supported"),
+    ("mpnet", {"pad_token_id": 0}, "pad_token_id=0 is not supported; bertkit loads 1 only"),
+    ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings=2: expected more than 2"),
     ("eurobert", {"num_key_value_heads": 3}, "num_key_value_heads=3: expected a divisor of num_attention_heads=2"),
 ]
 

@@ -19,7 +19,7 @@ from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
-_PLACES = "roberta.embeddings.position_embeddings.weight"
+_PLACES = "bert.embeddings.position.weight"
 _NAMES = {
     **of_encoder("roberta."),
     **by_weight(
@@ -95,15 +95,15 @@ class RobertaArchitecture(FamilyArchitecture):
     def stored(self, tensors: Mapping[str, Tensor], content: Content) -> StoredTensors:
         """Leave out the rows before the first position."""
         stored = super().stored(tensors, content)
-        if _PLACES in stored.tensors:
+        if (name := self.full_name(_PLACES)) in stored.tensors:
             pad = (self.defaults | content)["pad_token_id"]
-            stored.tensors[_PLACES] = stored.tensors[_PLACES][_first(pad) :]
+            stored.tensors[name] = stored.tensors[name][_first(pad) :]
         return stored
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Add rows of zeros before the first position."""
         tensors = super().tensors_of(model)
-        name = self.reference_weights(model, _PLACES)[0].name
+        name = self.reference_weights(model, self.full_name(_PLACES))[0].name
         if name in tensors:
             rows = tensors[name].new_zeros(_first(model.config.pad_token_id), tensors[name].shape[1])
             tensors[name] = torch.cat([rows, tensors[name]])
@@ -111,7 +111,7 @@ class RobertaArchitecture(FamilyArchitecture):
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return the name in the class, and the rows of the position embeddings that are used."""
-        rows = slice(_first(model.config.pad_token_id) if full_name == _PLACES else 0, None)
+        rows = slice(_first(model.config.pad_token_id) if full_name == self.full_name(_PLACES) else 0, None)
         return [replace(super().reference_weights(model, full_name)[0], rows=rows)]
 
 
