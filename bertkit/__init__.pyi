@@ -17,11 +17,11 @@ from bertkit.interop.load import load_tokenizer as load_tokenizer
 from bertkit.interop.parity.certificate import check_certificate as check_certificate
 from bertkit.inference.embedding import load_embedder as load_embedder
 from bertkit.inference.predictor import LoadedPredictor
-from bertkit.training import Finetuning as Finetuning
-from bertkit.training import Pretraining as Pretraining
-from bertkit.training import fit as fit
-from bertkit.training import new_model as new_model
-from bertkit.training import open_dataset as open_dataset
+from bertkit.training.finetuning import Finetuning as Finetuning
+from bertkit.training.pretraining import Pretraining as Pretraining
+from bertkit.training.fit import fit as fit
+from bertkit.training.data_and_model import new_model as new_model
+from bertkit.training.data_and_model import open_dataset as open_dataset
 from bertkit.base.batch import Batch as Batch
 from bertkit.base.batch import Target as Target
 from bertkit.objectives.losses import head_losses as head_losses

@@ -124,10 +124,10 @@ def function_of(name: str) -> Callable[..., object]:
 
     def call(*places: object, **settings: object) -> object:
         settings |= _named(command, places, settings)
-        unknown = settings.keys() - signature.parameters.keys()
-        for_rows = names_of_rows(name)
-        are_rows = {key for key in unknown if not isinstance(settings[key], SETTABLE)}
-        hints = {key: nearest(key, command.rows) or (for_rows if key in are_rows else "") for key in sorted(unknown)}
+        unknown = sorted(settings.keys() - signature.parameters.keys())
+        misspelt = {key: nearest(key, command.rows) for key in unknown if "." not in key}
+        are_rows = {key: names_of_rows(name) for key in unknown if not isinstance(settings[key], SETTABLE)}
+        hints = {key: misspelt.get(key) or are_rows.get(key) for key in unknown}
         refuse([f"unknown key '{key}'{hint}" for key, hint in hints.items() if hint])
         try:
             return _call(command, settings)

@@ -62,7 +62,7 @@ def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def teacher(start: Path) -> Path:
     """A model with the labels of `ROWS`."""
-    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
     list(bertkit.fit(job, steps=20, learning_rate=1e-2))
     return bertkit.export_model(job.model, job.tokenizer, "teacher")
 
@@ -140,7 +140,7 @@ def train_all(start: str, prepared_dir: str, output: str) -> None:
             job = bertkit.Pretraining(model, data, made, batch_sequences=8, max_seq_length=20)
         else:
             job = bertkit.Finetuning(
-                start, ROWS, ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
+                start, train=ROWS, dev=ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
             )
         beside: list[Any] = []
         begin = made.begin
@@ -367,8 +367,8 @@ def test_a_model_of_a_type_without_the_head_is_refused_before_it_is_trained(
 def test_a_student_learns_the_logits_and_the_layers_of_its_teacher(start: Path, teacher: Path) -> None:
     student = bertkit.Finetuning(
         start,
-        ROWS,
-        ROWS[:10],
+        train=ROWS,
+        dev=ROWS[:10],
         objective=objective("distillation"),
         batch={"sequences": 8},
         seed=1,
@@ -391,7 +391,7 @@ def test_adversarial_objectives_go_uphill(start: Path) -> None:
     """Without dropout: a pass alone, from no start, has the plain loss; each further pass has a larger one; and a model is trained."""
     import adversarial
 
-    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
     batch, model = job.data.batches.take(np.arange(8)), job.model.eval()
     plain = Objective().losses(model, batch)["sequence"].sum.item()
     sums = []
@@ -414,7 +414,7 @@ def test_adversarial_objectives_go_uphill(start: Path) -> None:
     assert 0 <= found[0] < found[1] / 1000
     for made in (adversarial.FreeLB(step=0.01, start=0.01), adversarial.Smart()):  # tiny vectors, so small steps
         trained = bertkit.Finetuning(
-            start, ROWS, ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
+            start, train=ROWS, dev=ROWS[:10], objective=made, batch={"sequences": 8}, **{"task.max_seq_length": 16}
         )
         first, *_, last = bertkit.fit(trained, steps=40, learning_rate=3e-3)
         assert last.losses["sequence"] < first.losses["sequence"] - 0.2
@@ -427,13 +427,21 @@ def test_predictions_are_compared_by_what_they_are(start: Path) -> None:
 
     length = {"task.max_seq_length": 16}
     numbers = [{"text": row["text"], "label": n / 7} for n, row in enumerate(ROWS)]
-    job = bertkit.Finetuning(start, numbers, numbers[:10], task="regression", batch={"sequences": 8}, **length)
+    job = bertkit.Finetuning(
+        start, train=numbers, dev=numbers[:10], task="regression", batch={"sequences": 8}, **length
+    )
     batch, model = job.data.batches.take(np.arange(8)), job.model.train()
     for made, name in ((my_objectives.RDrop(), "difference"), (adversarial.Smart(step=0.1), "smoothness")):
         assert made.losses(model, batch, "fp32")[name].sum.item() > 0
     several = [{"text": row["text"], "label": ["a", "b"][: 1 + n % 2]} for n, row in enumerate(ROWS)]
     job = bertkit.Finetuning(
-        start, several, several[:10], task="sequence", batch={"sequences": 8}, **length, **{"task.multi_label": True}
+        start,
+        train=several,
+        dev=several[:10],
+        task="sequence",
+        batch={"sequences": 8},
+        **length,
+        **{"task.multi_label": True},
     )
     batch, model = job.data.batches.take(np.arange(8)), job.model.train()
     for made in (my_objectives.RDrop(), adversarial.Smart()):

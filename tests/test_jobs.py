@@ -196,7 +196,7 @@ def test_fit_in_a_directory_is_a_run_that_is_resumed(prepared_dir: Path, capsys:
 
 def test_a_task_in_a_directory(start: Path) -> None:
     """Its rows are kept there; the command that its settings name goes on with it, and finds it done."""
-    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
     run_ = bertkit.fit(job, steps=7, learning_rate=1e-3, directory="task").run()
     assert run_.scores["num_examples"] == 10
     assert len(list(Path("task/rows").iterdir())) == 2
@@ -208,7 +208,7 @@ def test_a_task_in_a_directory(start: Path) -> None:
 
 
 def test_the_job_of_a_fit_has_the_order_and_the_identity_of_its_next_fit(start: Path) -> None:
-    job = bertkit.Finetuning(start, ROWS, ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16})
     first = bertkit.fit(job, 2, 1e-3, directory="first")
     first.run()
     second = bertkit.fit(first.job, 5, 1e-3, directory="second")
@@ -218,7 +218,9 @@ def test_the_job_of_a_fit_has_the_order_and_the_identity_of_its_next_fit(start: 
 
 def test_the_command_takes_the_steps_of_a_fit(start: Path) -> None:
     """Also a number that rounding makes a part of a step more: 25 / 11 epochs of 11 steps."""
-    job = bertkit.Finetuning(start, ROWS[:22], ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(
+        start, train=ROWS[:22], dev=ROWS[:4], batch={"sequences": 2}, **{"task.max_seq_length": 16}
+    )
     bertkit.fit(job, 25, 1e-3, directory="odd").run()
     assert run(["finetune", "--config", "odd/config.yaml", "output_dir=again"]) == 0
     for directory in ("odd", "again"):
@@ -253,16 +255,16 @@ def test_what_an_objective_trains_beside_the_model_is_trained_in_a_directory_too
 
 def test_what_is_frozen_is_frozen_without_a_directory(start: Path) -> None:
     words: dict[str, Any] = {"batch": {"sequences": 8}, "task.max_seq_length": 16}
-    job = bertkit.Finetuning(start, ROWS, ROWS[:10], freeze="encoder", **words)
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], freeze="encoder", **words)
     before = weights(job.model)
     list(bertkit.fit(job, steps=2, learning_rate=1e-2))
     changed = {name.split(".")[0] for name, value in weights(job.model).items() if not torch.equal(value, before[name])}
     assert changed == {"bert", "heads"}
     assert torch.equal(before["bert.embeddings.token.weight"], job.model.bert.embeddings.token.weight)
     with pytest.raises(InputError, match=r"optimizer: fit sets it; leave it out"):
-        bertkit.Finetuning(start, ROWS, ROWS[:10], optimizer={"beta2": 0.98}, **words)
+        bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], optimizer={"beta2": 0.98}, **words)
     with pytest.raises(InputError, match=r"compile=true: has no effect without directory="):
-        bertkit.fit(bertkit.Finetuning(start, ROWS, ROWS[:10], compile=True, **words), 2, 1e-2)
+        bertkit.fit(bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], compile=True, **words), 2, 1e-2)
 
 
 def test_a_job_whose_first_steps_are_lost_does_not_pass_for_another_run(prepared_dir: Path) -> None:
@@ -312,7 +314,7 @@ def test_a_loaded_model_of_another_vocabulary_of_the_same_size_is_refused(prepar
 def test_a_job_that_learns_numbers_writes_its_model_in_their_units(start: Path) -> None:
     rows = [{"text": row["text"], "label": 1500.0 if row["label"] == "yes" else 2500.0} for row in ROWS]
     words: dict[str, Any] = {"task": "regression", "batch": {"sequences": 8}, "task.max_seq_length": 16}
-    job = bertkit.Finetuning(start, rows, rows[:10], **words)
+    job = bertkit.Finetuning(start, train=rows, dev=rows[:10], **words)
     list(bertkit.fit(job, steps=3, learning_rate=1e-3))
     before, directory = weights(job.model), bertkit.export_model(job.model, job.tokenizer, "numbers")
     assert all(torch.equal(value, before[name]) for name, value in weights(job.model).items())
@@ -328,7 +330,9 @@ def test_a_translator_from_python_has_the_smoothing_of_its_settings(start: Path)
     words: dict[str, Any] = {"task": "translation", "decoder": "bert", "task.max_seq_length": 16}
     words |= {"task.generation.max_target_length": 8}
     smoothed, plain = (
-        next(bertkit.fit(bertkit.Finetuning(start, rows, rows, **words, **more), steps=1, learning_rate=1e-3)).losses
+        next(
+            bertkit.fit(bertkit.Finetuning(start, train=rows, dev=rows, **words, **more), steps=1, learning_rate=1e-3)
+        ).losses
         for more in ({}, {"task.generation.label_smoothing": 0.0})
     )
     assert smoothed["generation"] != plain["generation"]
@@ -362,7 +366,7 @@ def test_the_library_stands_without_the_apps(prepared_dir: Path, tmp_path: Path)
 
 
 def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
-    job = bertkit.Finetuning(start, ROWS, ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
+    job = bertkit.Finetuning(start, train=ROWS, dev=ROWS[:10], batch={"sequences": 8}, **{"task.max_seq_length": 16})
     assert job.steps_per_epoch == 5
     before = weights(job.model)
     first, *_, last = bertkit.fit(job, steps=40, learning_rate=1e-2, optimizer={"beta2": 0.98}, schedule="cosine")
@@ -387,7 +391,7 @@ def test_a_task_is_trained_on_rows(start: Path, capsys: Capsys) -> None:
         (lambda data, model: bertkit.Pretraining(model, data, masking={"probability": 0.5}), "masking: the objective (its attribute masking, the arguments of its class) sets it"),
         (lambda data, model: bertkit.Pretraining(model, data, freeze="encoder", model_dir="x"), "freeze: the model sets it"),
         (lambda data, model: bertkit.open_dataset("nowhere"), "nowhere"),
-        (lambda data, model: bertkit.Finetuning(GUIDE, ROWS), "extend"),
+        (lambda data, model: bertkit.Finetuning(GUIDE, train=ROWS), "extend"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named_at_once(prepared_dir: Path, call: Any, message: str) -> None:
@@ -559,8 +563,8 @@ def test_an_objective_from_python_is_checked_as_a_plug_in_is(start: Path) -> Non
     ):
         job = bertkit.Finetuning(
             start,
-            ROWS,
-            ROWS[:4],
+            train=ROWS,
+            dev=ROWS[:4],
             objective=objective,
             batch={"sequences": 8, "micro_sequences": 2},
             **{"task.max_seq_length": 16},

@@ -130,7 +130,7 @@ def test_imports_point_down() -> None:
 
 def test_every_room_has_a_rule_and_every_command_a_page() -> None:
     folders = {path.name for path in (ROOT / "bertkit").iterdir() if (path / "__init__.py").is_file()}
-    assert folders | {"cli", "help", "commands", "estimators", "functions", "training"} == set(RULE)
+    assert folders | {"cli", "help", "commands", "estimators", "functions"} == set(RULE)
     assert {*RULE, "", "__main__"} >= set(arrows(ROOT))
     pages = {name.removeprefix("bertkit.stages.") for name in modules(ROOT) if name.startswith("bertkit.stages.")}
     assert pages | {"serve"} == set(COMMANDS)

@@ -45,6 +45,7 @@ class BertWithHeads(nn.Module):
     fast = ANYWHERE
     records_passes = False  # set by `recorded.record_passes`
     source: Path | None = None  # the directory that it was loaded from
+    tokenizer: object = None  # for which a model from Python was made
 
     def __init__(self, config: BertConfig, heads: Sequence[str] = PRETRAINING_HEADS, with_pooler: bool = True) -> None:
         """Build the encoder and some heads; one that is pooled needs the pooler.

@@ -72,7 +72,7 @@ def check_free(directory: Path) -> None:
     """Raise InputError if a directory holds anything but a run, or what a killed run left."""
     if not directory.is_dir():
         return
-    left = {LOCK, "rows", "config.yaml", "config.yaml.partial", "manifest.json.partial"}
+    left = {LOCK, "rows", "start", "config.yaml", "config.yaml.partial", "manifest.json.partial"}
     others = sorted({path.name for path in directory.iterdir()} - left)
     if others and "manifest.json" not in others:
         raise InputError(f"output_dir={directory} is not a run: it has {', '.join(others[:3])}; choose another one")

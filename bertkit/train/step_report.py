@@ -98,6 +98,11 @@ class StepReport:
         return {name: total / count for (name, count), total in pairs if count}
 
     @property
+    def loss(self) -> float:
+        """The sum of the means, which the step minimises; 0 if the batch was left out."""
+        return sum(self.losses.values())
+
+    @property
     def accuracies(self) -> dict[str, float]:
         """The share of correct predictions, for each loss that has an accuracy."""
         pairs = zip(self.counts.items(), self._read.num_correct.tolist(), strict=True)
@@ -126,7 +131,7 @@ class StepReport:
             return {}
         losses = self.losses
         return {
-            **({"loss": sum(losses.values())} if losses else {}),
+            **({"loss": self.loss} if losses else {}),
             **{f"{name}_loss": value for name, value in losses.items()},
             **{f"{name}_accuracy": value for name, value in self.accuracies.items()},
             "grad_norm": self.grad_norm,
