@@ -89,6 +89,7 @@ class _MaskingConfig(TypedDict, total=False):
 class _FeedForwardConfig(TypedDict, total=False):
     kind: str
     bias: bool
+    output_bias: bool | None
     options: dict[str, Any]
 
 class _FinalPhaseConfig(TypedDict, total=False):
@@ -140,6 +141,7 @@ class _AttentionConfig(TypedDict, total=False):
     distance_norm: bool
     rotary_base: float
     rotary_local_base: float | None
+    rotary_factor: float
     rotary_pairs: Literal['neighbours', 'halves']
     pattern: str
     pattern_options: dict[str, Any]
@@ -190,7 +192,7 @@ class _BertShape(TypedDict, total=False):
     scale_outputs: bool
     frequency_biases: bool
     task_transform: bool
-    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert', 'mpnet'] | None
+    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert', 'mpnet', 'gte', 'nomic_bert'] | None
     embedding_size: int | None
     shared_layers: bool
 

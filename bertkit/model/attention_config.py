@@ -16,7 +16,7 @@ ONLY_WITH = {
     "distance_maps": ("positions", "disentangled"), "distance_norm": ("positions", "disentangled"),
     "also_learned": ("positions", "relative", "disentangled", "relative_bias", "rotary", "alibi"),
     "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
-    "rotary_local_base": ("pattern", "alternating"), "rotary_pairs": ("positions", "rotary"),
+    "rotary_local_base": ("pattern", "alternating"), "rotary_factor": ("positions", "rotary"), "rotary_pairs": ("positions", "rotary"),
     "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
     "block_size": ("pattern", "bigbird"), "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
     "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
@@ -60,6 +60,7 @@ class AttentionConfig:
     distance_norm: bool = field(default=False, metadata=IF_SET)
     rotary_base: Positive = field(default=10_000.0, metadata=IF_SET)
     rotary_local_base: Positive | None = field(default=None, metadata=IF_SET)
+    rotary_factor: Positive = field(default=1.0, metadata=IF_SET)  # positions are divided by it
     rotary_pairs: Literal["neighbours", "halves"] = field(default="neighbours", metadata=IF_SET)
     pattern: Annotated[str, OptionOf("pattern")] = "full"
     pattern_options: dict[str, object] = field(

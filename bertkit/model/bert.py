@@ -114,23 +114,22 @@ class FeedForward(nn.Module):
 
     num_parts = 1  # of the intermediate vectors
 
-    def __init__(self, config: BertConfig, *, bias: bool = True) -> None:
+    def __init__(self, config: BertConfig, *, bias: bool = True, output_bias: bool | None = None) -> None:
         super().__init__()
         self.intermediate = Linear(config.hidden_size, self.num_parts * config.intermediate_size, bias)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.output = Linear(config.intermediate_size, config.hidden_size, bias)
+        self.dropout = Dropout(config.layer_dropout_probs.get("intermediate", 0.0))
+        self.output = Linear(config.intermediate_size, config.hidden_size, bias if output_bias is None else output_bias)
         self.output.init_scale = config.output_scale
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> (S, F) -> (S, D)."""
-        return self.output(self.activation(self.intermediate(hidden)))  # type: ignore[no-any-return]
+        return self.output(self.dropout(self.activation(self.intermediate(hidden))))  # type: ignore[no-any-return]
 
 
 @plugins.option("feed_forward", "glu")
 class GatedFeedForward(FeedForward):
-    """A gated linear unit: the activation of one linear map is multiplied by another one.
-
-        output(activation(W x) * V x)
+    """A gated linear unit, output(activation(W x) * V x): the activation of one linear map is multiplied by another one.
 
     Source: Shazeer 2020, equation 6, with GELU as in ModernBERT, or SiLU.
     """
@@ -142,23 +141,23 @@ class GatedFeedForward(FeedForward):
         """(S, D) -> two of (S, F) -> (S, D)."""
         intermediate = self.intermediate(hidden)
         if self.fast.few_passes and self.activation is F.gelu and is_on_cpu(hidden):
-            return self.output(GatedGelu.apply(intermediate))  # type: ignore[no-any-return, no-untyped-call]
+            return self.output(self.dropout(GatedGelu.apply(intermediate)))  # type: ignore[no-any-return, no-untyped-call]
         activated, gate = intermediate.chunk(2, -1)
-        return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
+        return self.output(self.dropout(self.activation(activated) * gate))  # type: ignore[no-any-return]
 
 
 @plugins.option("feed_forward", "two_map_glu")
 class TwoMapGatedFeedForward(FeedForward):
     """The same with a matrix for each of the two linear maps, as Llama and EuroBERT store them."""
 
-    def __init__(self, config: BertConfig, *, bias: bool = True) -> None:
-        super().__init__(config, bias=bias)
+    def __init__(self, config: BertConfig, *, bias: bool = True, output_bias: bool | None = None) -> None:
+        super().__init__(config, bias=bias, output_bias=output_bias)
         self.gate = Linear(config.hidden_size, config.intermediate_size, bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(S, D) -> two of (S, F) -> (S, D)."""
         activated, gate = linear_of_each(hidden, [self.intermediate, self.gate])
-        return self.output(self.activation(activated) * gate)  # type: ignore[no-any-return]
+        return self.output(self.dropout(self.activation(activated) * gate))  # type: ignore[no-any-return]
 
 
 def make_feed_forward(config: BertConfig) -> nn.Module:

@@ -21,14 +21,14 @@ Activation = Literal[
 ]  # fmt: skip
 # the model type of `config.json` under which a model is written, where several have the same layers
 Family = Literal[
-    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert", "mpnet"
-]
+    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert", "mpnet", "gte", "nomic_bert"
+]  # fmt: skip
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
 # the settings of a `BertConfig` in which a variant differs from a standard BERT, in the order of messages
 OWN_SETTINGS = (
-    "decoder", "feed_forward", "head", "head_act", "embedding_dropout_prob", "task_transform", "family", "pooler_dropout_probs",
+    "decoder", "feed_forward", "head", "head_act", "head_bias", "embedding_dropout_prob", "task_transform", "family", "pooler_dropout_probs",
     "head_dropout_probs", "skips_padding", "layer_dropout_probs", "pooler_act", "projects_first", "convolution", "task_type_vocab_size",
     "plain_lm_head", "embedding_size", "shared_layers", "type_vocab_size", "norm", "pooling", "attention",
 )  # fmt: skip
@@ -63,6 +63,7 @@ class FeedForwardConfig:
 
     kind: Annotated[str, OptionOf("feed_forward")] = "mlp"
     bias: bool = field(default=True, metadata=IF_SET)
+    output_bias: bool | None = field(default=None, metadata=IF_SET)  # of the last map; None for `bias`
     options: dict[str, object] = field(default_factory=dict, hash=False, metadata=options_of("feed_forward", "kind"))
 
 
@@ -232,13 +233,16 @@ class BertConfig(BertShape):
     )
     classifier_dropout: ShareBelow1 | None = None  # dropout before a task head; None for `hidden_dropout_prob`
     embedding_dropout_prob: ShareBelow1 | None = None  # dropout of the embeddings; None for `hidden_dropout_prob`
-    head_act: Activation | None = None  # of the transform with which heads begin; None for `hidden_act`
+    # of the transform with which heads begin; None for `hidden_act` and `feed_forward.bias`
+    head_act: Activation | None = None
+    head_bias: bool | None = field(default=None, metadata=IF_SET)
     # by head: dropout before the pooler, and before the head's last map where it is not `classifier_dropout`
     pooler_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     head_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     # whether padding, before or in a text, has no position and does not shift those of other tokens, as in RoBERTa
     skips_padding: bool = field(default=False, metadata=IF_SET)
-    # by place, `attention` or `feed_forward`: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`
+    # by place: dropout of what a layer adds to its input, where it is not `hidden_dropout_prob`, by `attention` and `feed_forward`;
+    # dropout of the `intermediate` vectors, before the last map of `feed_forward`, where there is any
     layer_dropout_probs: dict[str, ShareBelow1] = field(default_factory=dict, hash=False, metadata=IF_SET)
     pooler_act: Activation = field(default="tanh", metadata=IF_SET)
     projects_first: bool = field(default=False, metadata=IF_SET)  # the map from `embedding_size` comes before the norm

@@ -25,27 +25,27 @@ from bertkit.model.slots import Positions, changes_weights, class_of, make_patte
 LONGEST_WAVE = 10_000.0  # for sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5)
 
 
-def _waves(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_WAVE) -> Tensor:
-    """The sines and cosines of position / base^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (2, S, size / 2).
+def _waves(position_ids: Tensor, size: int, like: Tensor, base: float = LONGEST_WAVE, factor: float = 1.0) -> Tensor:
+    """The sines and cosines of position / factor / base^(2i / size) for i from 0 to size / 2 - 1: (S,) -> (2, S, size / 2).
 
     They are rounded once, at the end: an angle in half precision would be wrong by a radian after 250 tokens.
     """
     exponents = torch.arange(0, size, 2, dtype=torch.float64, device=like.device) / size
-    angles = (position_ids[:, None] * base**-exponents).remainder(2 * math.pi)
+    angles = (position_ids[:, None] * (base**-exponents / factor)).remainder(2 * math.pi)
     angles = angles.to(torch.promote_types(like.dtype, torch.float32))
     return torch.stack([angles.sin(), angles.cos()]).to(like.dtype)
 
 
 @functools.lru_cache(maxsize=16)
-def _table_of_waves(length: int, size: int, dtype: torch.dtype, base: float) -> Tensor:
+def _table_of_waves(length: int, size: int, dtype: torch.dtype, base: float, factor: float) -> Tensor:
     """The sines and cosines of `_waves` for positions from 0 to `length` - 1, on the CPU."""
-    return _waves(torch.arange(length), size, torch.empty(0, dtype=dtype), base)
+    return _waves(torch.arange(length), size, torch.empty(0, dtype=dtype), base, factor)
 
 
-def turn_halves(vectors: Tensor, position_ids: Tensor, base: float) -> Tensor:
+def turn_halves(vectors: Tensor, position_ids: Tensor, base: float, factor: float = 1.0) -> Tensor:
     """Compute `rotate_halves` on a CPU, in fewer passes over memory."""
     length = 1 << int(position_ids.max()).bit_length()  # few tables occur
-    sin, cos = _table_of_waves(length, vectors.shape[-1], vectors.dtype, base)[:, position_ids, None]
+    sin, cos = _table_of_waves(length, vectors.shape[-1], vectors.dtype, base, factor)[:, position_ids, None]
     return TurnedHalves.apply(vectors, sin, cos)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -63,10 +63,10 @@ def sinusoidal(position_ids: Tensor, size: int, like: Tensor) -> Tensor:
     return _waves(position_ids, size, like).movedim(0, -1).flatten(1)
 
 
-def rotate(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) -> Tensor:
+def rotate(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE, factor: float = 1.0) -> Tensor:
     """Rotate each pair of neighbouring elements by an angle proportional to the position: (S, N, H) -> (S, N, H).
 
-    The product of a rotated query and key depends on their distance alone.
+    The product of a rotated query and key depends on their distance alone. Positions are divided by the factor (Chen et al. 2023).
 
     >>> rotate(torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]]), torch.tensor([0, 1])).round(decimals=4)
     tensor([[[1.0000, 0.0000]],
@@ -75,21 +75,21 @@ def rotate(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) ->
 
     Source: Su et al. 2021 (RoFormer), equation 34.
     """
-    return torch.stack(_rotated(vectors[..., ::2], vectors[..., 1::2], position_ids, base), -1).flatten(-2)
+    return torch.stack(_rotated(vectors[..., ::2], vectors[..., 1::2], position_ids, base, factor), -1).flatten(-2)
 
 
-def rotate_halves(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE) -> Tensor:
+def rotate_halves(vectors: Tensor, position_ids: Tensor, base: float = LONGEST_WAVE, factor: float = 1.0) -> Tensor:
     """Rotate each element of the first half with one of the second, as `rotate` does: (S, N, H) -> (S, N, H).
 
     Source: Black et al. 2022 (GPT-NeoX), as in Llama and ModernBERT.
     """
     first, second = vectors.chunk(2, -1)
-    return torch.cat(_rotated(first, second, position_ids, base), -1)
+    return torch.cat(_rotated(first, second, position_ids, base, factor), -1)
 
 
-def _rotated(first: Tensor, second: Tensor, position_ids: Tensor, base: float) -> list[Tensor]:
+def _rotated(first: Tensor, second: Tensor, position_ids: Tensor, base: float, factor: float) -> list[Tensor]:
     """Rotate pairs, both (S, N, H / 2)."""
-    sin, cos = _waves(position_ids, 2 * first.shape[-1], first, base)[:, :, None]  # each (S, 1, H / 2)
+    sin, cos = _waves(position_ids, 2 * first.shape[-1], first, base, factor)[:, :, None]  # each (S, 1, H / 2)
     return [first * cos - second * sin, second * cos + first * sin]
 
 
@@ -132,10 +132,11 @@ class Rotary(Positions):
         *,
         rotary_base: Positive = LONGEST_WAVE,
         rotary_local_base: Positive | None = None,
+        rotary_factor: Positive = 1.0,
         rotary_pairs: Literal["neighbours", "halves"] = "neighbours",
     ) -> None:
         super().__init__()
-        self.pattern, self.base = make_pattern(config.attention), rotary_base
+        self.pattern, self.base, self.factor = make_pattern(config.attention), rotary_base, rotary_factor
         self.bases = {False: rotary_base, True: rotary_local_base or rotary_base}  # by whether a layer is local
         self.rotation = rotate if rotary_pairs == "neighbours" else rotate_halves
 
@@ -147,8 +148,8 @@ class Rotary(Positions):
     def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
         """Rotate queries or keys."""
         if self.fast.few_passes and self.rotation is rotate_halves and is_on_cpu(vectors):
-            return turn_halves(vectors, position_ids, self.base)
-        return self.rotation(vectors, position_ids, self.base)
+            return turn_halves(vectors, position_ids, self.base, self.factor)
+        return self.rotation(vectors, position_ids, self.base, self.factor)
 
 
 @plugins.option("positions", "alibi")

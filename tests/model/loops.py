@@ -45,11 +45,14 @@ def sinusoid(place: int, size: int) -> Numbers:
 
 
 @functools.cache
-def rotation(place: int, size: int, base: float, pairs: str) -> Numbers:
-    """Su et al. 2021, equation 15: a matrix of 2 x 2 rotations by m theta_i, of neighbours, or of an element of each half."""
+def rotation(place: int, size: int, base: float, factor: float, pairs: str) -> Numbers:
+    """Su et al. 2021, equation 15: a matrix of 2 x 2 rotations by m theta_i, of neighbours, or of an element of each half.
+
+    Chen et al. 2023, equation 4: m is divided by a factor.
+    """
     matrix = np.zeros((size, size), complex)
     for i in range(size // 2):
-        angle = place * base ** (-2 * i / size)
+        angle = place / factor * base ** (-2 * i / size)
         a, b = (2 * i, 2 * i + 1) if pairs == "neighbours" else (i, i + size // 2)
         matrix[a, a], matrix[a, b] = np.cos(angle), -np.sin(angle)
         matrix[b, a], matrix[b, b] = np.sin(angle), np.cos(angle)
@@ -130,7 +133,9 @@ def head(
     (length, size), k = query.shape, attention.max_distance
     seen = list(sees(config, layer, length))
     base = (is_local(config, layer) and attention.rotary_local_base) or attention.rotary_base
-    turn = functools.partial(rotation, size=size, base=base, pairs=attention.rotary_pairs)
+    turn = functools.partial(
+        rotation, size=size, base=base, factor=attention.rotary_factor, pairs=attention.rotary_pairs
+    )
     if attention.pattern == "linformer":
         key, value = (compressed(w, config, layer, number, which, x) for which, x in (("key", key), ("value", value)))
         seen = [list(range(attention.compressed_size))] * length

@@ -69,7 +69,8 @@ def look_at_positions(model: Any) -> PositionsLook:
             lines = {"product": matrix @ matrix[0]}
         case "rotary":
             pairs = like.new_tensor([1, 0]).repeat(config.hidden_size // config.num_attention_heads // 2)
-            matrix = rotate(pairs.expand(len(places), 1, -1), places, config.attention.rotary_base)[:, 0, ::2]
+            turns = config.attention.rotary_base, config.attention.rotary_factor
+            matrix = rotate(pairs.expand(len(places), 1, -1), places, *turns)[:, 0, ::2]
             lines = {"score": matrix.sum(1)}
         case "relative":
             learned, sides = (

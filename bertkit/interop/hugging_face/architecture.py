@@ -125,6 +125,10 @@ class Architecture(ABC):
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return where a weight is in the class of `transformers`: in two places if decoder and encoder share it."""
 
+    def in_file(self, model: BertWithHeads, full_name: str) -> Located:
+        """Return where a weight is in the file that is written: as in the class, except in types whose files have other names."""
+        return self.reference_weights(model, full_name)[0]
+
     def as_read(self, config: BertConfig) -> BertConfig:
         """Write a configuration, read it again, and return what was read."""
         return build(BertConfig, self.settings(self.content(config, "", torch.float32), {}))
@@ -176,6 +180,15 @@ def heads_of(model: BertWithHeads) -> Heads:
 def in_transformers(heads: Iterable[str]) -> Heads:
     """Return the names of the heads that `transformers` may have, in alphabetical order: it lacks those of plug-ins."""
     return tuple(sorted(name for name in heads if not plugins.is_plugin("model_head", name)))
+
+
+def put_together(weights: Iterable[tuple[Located, Tensor]]) -> dict[str, Tensor]:
+    """Return weights by their names in a file; those that are rows of one matrix become this matrix."""
+    parts: dict[str, list[tuple[int, Tensor]]] = {}
+    for place, tensor in weights:
+        parts.setdefault(place.name, []).append((place.rows.start or 0, tensor.detach()))
+    in_order = {name: [tensor for _, tensor in sorted(rows, key=lambda row: row[0])] for name, rows in parts.items()}
+    return {name: torch.cat(rows) if len(rows) > 1 else rows[0] for name, rows in in_order.items()}
 
 
 def rule_of(name: str, rules: Mapping[str, str]) -> str | None:

@@ -23,6 +23,7 @@ from bertkit.interop.hugging_face.architecture import (
     Heads,
     Located,
     StoredTensors,
+    put_together,
     rule_of,
 )
 from bertkit.interop.hugging_face.config_json import is_decoder
@@ -159,11 +160,8 @@ class BertArchitecture(Architecture):
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Return the weights by their names in the class; no pooler if the class has none."""
         absent = () if self.has_pooler(model) else ("bert.pooler.",)
-        return {
-            self.reference_weights(model, self.full_name(name))[0].name: tensor.detach()
-            for name, tensor in model.named_parameters()
-            if not name.startswith(absent)
-        }
+        kept = {name: tensor for name, tensor in model.named_parameters() if not name.startswith(absent)}
+        return put_together((self.in_file(model, self.full_name(name)), tensor) for name, tensor in kept.items())
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return the full name, for an encoder alone without the prefix."""

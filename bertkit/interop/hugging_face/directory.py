@@ -83,7 +83,7 @@ def copy_weights(model: BertWithHeads, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights by their names in `tensors_of` into a model."""
     architecture = writer_of(model.config, model.heads)
     for name, parameter in model.named_parameters():
-        place = architecture.reference_weights(model, architecture.full_name(name))[0]
+        place = architecture.in_file(model, architecture.full_name(name))
         if place.name in tensors:  # a file has no pooler if its class has none
             parameter.detach().copy_(tensors[place.name][place.rows])
 

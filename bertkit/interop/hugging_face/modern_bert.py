@@ -16,7 +16,15 @@ from bertkit.base.errors import InputError
 from bertkit.base.plugins import option
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse, to_mapping
-from bertkit.interop.hugging_face.architecture import Architecture, Content, Heads, Located, StoredTensors, is_read_back
+from bertkit.interop.hugging_face.architecture import (
+    Architecture,
+    Content,
+    Heads,
+    Located,
+    StoredTensors,
+    is_read_back,
+    put_together,
+)
 from bertkit.interop.hugging_face.bert import activation_of, described, rotary_base, task_settings
 from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.names import translate, unwrapped
@@ -226,11 +234,8 @@ class ModernBertArchitecture(Architecture):
 
     def tensors_of(self, model: BertWithHeads) -> dict[str, Tensor]:
         """Return the weights, with queries, keys and values in one matrix; for an encoder alone without the prefix `model.`."""
-        tensors: dict[str, list[Tensor]] = {}
-        for name, tensor in model.named_parameters():
-            located = self.reference_weights(model, self.full_name(name))[0]
-            tensors.setdefault(located.name, []).append(tensor.detach())
-        return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in tensors.items()}
+        weights = model.named_parameters()
+        return put_together((self.in_file(model, self.full_name(name)), tensor) for name, tensor in weights)
 
     def reference_weights(self, model: BertWithHeads, full_name: str) -> list[Located]:
         """Return the name in the class, and for a part of `Wqkv` its rows."""

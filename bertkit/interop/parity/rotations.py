@@ -1,4 +1,4 @@
-"""Rotary positions of ModernBERT and EuroBERT, EuroBERT's norms and DeBERTa's scale of the scores in float64.
+"""Rotary positions of ModernBERT, EuroBERT, Nomic BERT and GTE, EuroBERT's norms and DeBERTa's scale of the scores in float64.
 
 `transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
 comparison in float64, its functions are replaced by the same computation in float64; in float32 they are its own.
@@ -16,14 +16,20 @@ from torch import Tensor
 MODULE = "transformers.models.modernbert.modeling_modernbert"
 DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
 EUROBERT = "transformers.models.eurobert.modeling_eurobert"
+# the classes of rotary positions alone
+ROTARY = {
+    EUROBERT: "EuroBertRotaryEmbedding",
+    "transformers.models.nomic_bert.modeling_nomic_bert": "NomicBertRotaryEmbedding",
+    "transformers.models.gte.modeling_gte": "GteRotaryEmbedding",
+}
 
 
 def _angles(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines of all positions, each (1, T, H)."""
     size = self.config.hidden_size // self.config.num_attention_heads
     named = self.config.rope_parameters
-    base = (named if layer_type is None else named[layer_type])["rope_theta"]
-    frequencies = base ** -(torch.arange(0, size, 2, dtype=x.dtype) / size)
+    own = named if layer_type is None else named[layer_type]
+    frequencies = own["rope_theta"] ** -(torch.arange(0, size, 2, dtype=x.dtype) / size) / own.get("factor", 1.0)
     angles = torch.cat([position_ids[..., None] * frequencies] * 2, -1)
     return angles.cos(), angles.sin()
 
@@ -52,9 +58,11 @@ def exact_rotations() -> Iterator[None]:
         if MODULE in sys.modules:
             patches.enter_context(patch(f"{MODULE}.ModernBertRotaryEmbedding.forward", _angles))
             patches.enter_context(patch(f"{MODULE}.apply_rotary_pos_emb", _rotated))
+        for module, name in ROTARY.items():
+            if module in sys.modules:
+                patches.enter_context(patch(f"{module}.{name}.forward", _angles))
         if DEBERTA in sys.modules:
             patches.enter_context(patch(f"{DEBERTA}.scaled_size_sqrt", _scale))
         if EUROBERT in sys.modules:
-            patches.enter_context(patch(f"{EUROBERT}.EuroBertRotaryEmbedding.forward", _angles))
             patches.enter_context(patch(f"{EUROBERT}.EuroBertRMSNorm.forward", _normed))
         yield

@@ -34,7 +34,8 @@ class Transform(nn.Module):
     def __init__(self, config: BertConfig, size: int) -> None:
         """Make it with outputs of this size, that of the embeddings for a masked LM head."""
         super().__init__()
-        self.dense = Linear(config.hidden_size, size, config.feed_forward.bias)
+        has_bias = config.feed_forward.bias if config.head_bias is None else config.head_bias
+        self.dense = Linear(config.hidden_size, size, has_bias)
         self.dense.init_scale = config.output_scale
         self.activation = ACTIVATIONS[config.head_act or config.hidden_act]
         self.norm = make_norm(config, size)

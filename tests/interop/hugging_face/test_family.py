@@ -42,6 +42,8 @@ CONFIGS: dict[str, Any] = {
     "deberta-v2": transformers.DebertaV2Config,
     "eurobert": transformers.EuroBertConfig,
     "mpnet": transformers.MPNetConfig,
+    "gte": transformers.GteConfig,
+    "nomic_bert": transformers.NomicBertConfig,
 }
 
 
@@ -79,6 +81,13 @@ def shape(kind: str, number: int) -> dict[str, Any]:
         }  # fmt: skip
     if kind == "mpnet":
         return {key: value for key, value in sizes.items() if key not in ONLY_BERTS} | {"pad_token_id": 1}
+    if kind in ("gte", "nomic_bert"):
+        base, stretched = draw.choice([500.0, 1e4]), {"rope_type": "linear", "factor": draw.choice([1.06, 4.0])}
+        rope = {"rope_theta": base, **draw.choice([{}, stretched])}
+        types = draw.randint(int(kind == "nomic_bert"), 3)  # without segments a Nomic BERT cannot be computed
+        return {key: value for key, value in sizes.items() if key not in ("embedding_size", "use_task_id")} | {
+            "hidden_size": 2 * head_size * heads, "type_vocab_size": types, "rope_parameters": rope, "eos_token_id": None,
+        }  # fmt: skip
     if kind in ("albert", "deberta-v2"):
         del sizes["classifier_dropout"]
     if kind == "deberta-v2":
@@ -291,9 +300,32 @@ REFUSED = [
     (
         "eurobert",
         {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
-        "rope_type='yarn', factor=2.0 is not supported",
+        "rope_type='yarn': expected default or linear or ntk",
     ),
-    ("eurobert", {"rope_scaling": {"type": "linear"}}, "type='linear' is not supported"),
+    ("eurobert", {"rope_scaling": {"type": "linear"}}, "rope_type='linear' with factor=None: expected a factor"),
+    (
+        "eurobert",
+        {"rope_parameters": {"rope_theta": 5.0, "factor": 2.0}},
+        "rope_type='default' with factor=2.0: expected",
+    ),
+    ("gte", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor=0.5: expected at least 1"),
+    (
+        "gte",
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "rope_type='dynamic': expected default or linear or ntk",
+    ),
+    ("gte", {"rope_parameters": {"rope_type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "unknown key 'mixed_b'"),
+    ("gte", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5: expected 1"),
+    ("gte", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
+    ("gte", {"head_dim": 7}, "head_dim=7 is not supported"),
+    ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
+    ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type='absolute' is not supported"),
+    ("gte", {"is_decoder": True}, "is_decoder=True is not supported"),
+    ("nomic_bert", {"head_dim": 7}, "head_dim=7 is not supported"),
+    ("nomic_bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 is not supported"),
+    ("nomic_bert", {"moe_every_n_layers": 2}, "moe_every_n_layers=2 is not supported"),
+    ("nomic_bert", {"attention_probs_dropout_prob": 1.0}, "attention_probs_dropout_prob=1.0: expected"),
+    ("nomic_bert", {"rope_parameters": {"rope_theta": 0}}, "rope_theta=0.0: expected a positive number"),
     ("eurobert", {"classifier_pooling": "last"}, "classifier_pooling='last': expected bos, mean, late"),
     ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64 is not supported"),
     ("mpnet", {"pad_token_id": 0}, "pad_token_id=0 is not supported; bertkit loads 1 only"),

@@ -8,9 +8,9 @@ import torch
 from bertkit.base.plugins import option
 from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import Content, Heads
-from bertkit.interop.hugging_face.bert import rotary_base
 from bertkit.interop.hugging_face.config_keys import COMMON, NO_EFFECT, ONLY, Keys
 from bertkit.interop.hugging_face.family.member import FamilyArchitecture
+from bertkit.interop.hugging_face.family.rotary import KEYS, NAMES, rope_parameters, rotary_attention
 from bertkit.interop.hugging_face.names import by_weight
 from bertkit.model.bert_config import BertConfig
 
@@ -37,14 +37,14 @@ class EuroBertArchitecture(FamilyArchitecture):
     prefix = "model."
     defaults: ClassVar[Content] = {
         "hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_dropout": 0.0, "attention_bias": False, "mlp_bias": False,
-        "max_position_embeddings": 8192, "num_key_value_heads": None, "head_dim": None, "rope_theta": 10_000.0,
+        "max_position_embeddings": 8192, "num_key_value_heads": None, "rope_theta": 10_000.0,
         "classifier_pooling": "late", "pad_token_id": 128_001,
     }  # fmt: skip
     fixed: ClassVar[Content] = {
         "type_vocab_size": 0, "hidden_dropout_prob": 0.0, "classifier_dropout": 0.0, "position_embedding_type": "absolute",
     }  # fmt: skip
     keys = Keys(
-        COMMON - fixed.keys() | defaults.keys() | {"eos_token_id", "rope_parameters", "rope_scaling"},
+        COMMON - fixed.keys() | defaults.keys() | KEYS | {"eos_token_id"},
         {**ONLY, "is_decoder": False, "tie_word_embeddings": False},
         NO_EFFECT | {"mask_token_id", "pretraining_tp"},
         # in published files; the first is the name in the authors' own code
@@ -53,7 +53,7 @@ class EuroBertArchitecture(FamilyArchitecture):
     names_in_file: ClassVar[Mapping[str, str]] = {
         "layer_norm_eps": "rms_norm_eps", "attention_probs_dropout_prob": "attention_dropout",
         # for messages
-        "attention.bias": "attention_bias", "attention.key_value_heads": "num_key_value_heads", "attention.rotary_base": "rope_theta",
+        **NAMES, "attention.bias": "attention_bias", "attention.key_value_heads": "num_key_value_heads",
         "feed_forward.bias": "mlp_bias", "model.num_attention_heads": "num_attention_heads",
     }  # fmt: skip
     names: ClassVar[Mapping[str, str]] = {
@@ -81,23 +81,11 @@ class EuroBertArchitecture(FamilyArchitecture):
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the parts of a layer, the pooler and the masked LM head."""
-        size, heads, pooling = read["hidden_size"], read["num_attention_heads"], full["classifier_pooling"]
-        of_keys, own = full["num_key_value_heads"], full["head_dim"]
-        expected = size // heads if isinstance(size, int) and isinstance(heads, int) and heads > 0 else own
-        refuse(
-            own not in (None, expected)
-            and f"head_dim={own!r} is not supported; bertkit loads hidden_size / num_attention_heads, {expected}, only",
-            pooling not in [*_POOLINGS] and f"classifier_pooling={pooling!r}: expected {', '.join(_POOLINGS)}",
-        )
-        attention = {
-            "positions": "rotary",
-            "rotary_pairs": "halves",
-            "rotary_base": rotary_base(full["rope_theta"], full.get("rope_parameters"), full.get("rope_scaling")),
-            "bias": full["attention_bias"],
-            "key_value_heads": None if of_keys == heads else of_keys,
-        }
+        heads, of_keys, pooling = read["num_attention_heads"], full["num_key_value_heads"], full["classifier_pooling"]
+        refuse(pooling not in [*_POOLINGS] and f"classifier_pooling={pooling!r}: expected {', '.join(_POOLINGS)}")
+        shared = {"bias": full["attention_bias"], "key_value_heads": None if of_keys == heads else of_keys}
         return {
-            "attention": attention,
+            "attention": rotary_attention(full) | shared,
             "norm": {"placement": "pre", "kind": "rms", "of_embeddings": False},
             "feed_forward": {"kind": "two_map_glu", "bias": full["mlp_bias"]},
             "pooling": _POOLINGS[str(pooling)],
@@ -117,7 +105,7 @@ class EuroBertArchitecture(FamilyArchitecture):
             "mask_token_id": min(_MASK, config.vocab_size - 1),
             "mlp_bias": config.feed_forward.bias,
             "num_key_value_heads": attention.key_value_heads or config.num_attention_heads,
-            "rope_parameters": {"rope_type": "default", "rope_theta": attention.rotary_base},
+            "rope_parameters": rope_parameters(attention),
             "rope_theta": attention.rotary_base,
             "tie_word_embeddings": False,
         }

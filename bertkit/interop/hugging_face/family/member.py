@@ -18,7 +18,7 @@ from bertkit.model.heads import BertWithHeads
 
 # settings that follow from the type, and from others that `config.json` has
 _DERIVED = (
-    "classifier_dropout", "head_act", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
+    "classifier_dropout", "head_act", "head_bias", "pooler_act", "pooler_dropout_probs", "head_dropout_probs", "layer_dropout_probs", "skips_padding",
     "projects_first", "plain_lm_head",
 )  # fmt: skip
 _PARTS = ("weight", "bias")
