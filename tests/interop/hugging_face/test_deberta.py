@@ -14,6 +14,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 import bertkit
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.interop.hugging_face.config_json import config_json
 from bertkit.interop.load import load_directory
 from bertkit.interop.parity.comparison import certify
 from bertkit.model.distances.tables import distance_rows
@@ -77,6 +78,14 @@ def test_of_two_masked_lm_heads_the_one_that_transformers_uses_is_read(legacy: b
     torch.testing.assert_close(actual, theirs(input_ids=ids).logits, rtol=0, atol=2e-5)
 
 
+def test_absolute_positions_beside_those_of_distances(tmp_path: Path) -> None:
+    saved(tmp_path, position_biased_input=True)
+    model, report = load_directory(tmp_path)
+    assert (model.config.attention.also_learned, report.skipped, report.new) == (True, {}, [])
+    assert json.loads(config_json(model))["position_biased_input"] is True
+    assert certify(tmp_path, num_sequences=2)["within_tolerance"]
+
+
 def test_texts_that_are_longer_than_any_distance_with_a_row_of_its_own(tmp_path: Path) -> None:
     theirs = saved(tmp_path, "DebertaV2Model", max_position_embeddings=900, max_relative_positions=40)
     ids = torch.randint(67, (2, 611))
@@ -101,7 +110,7 @@ REFUSED = [
     ({"pos_att_type": "p2p|c2p"}, "pos_att_type='p2p|c2p': expected c2p, p2c or both"),
     ({"pos_att_type": []}, "pos_att_type=[] with relative_attention=True: expected c2p, p2c or both"),
     ({"relative_attention": False}, "pos_att_type='p2c|c2p' with relative_attention=False"),
-    ({"position_biased_input": True}, "position_biased_input=True with relative_attention=True is not supported"),
+    ({"position_biased_input": 1}, "position_biased_input=1: expected true or false"),
     ({"legacy": False, "embedding_size": 5}, "legacy=False with embedding_size=5"),
     ({"position_buckets": "many"}, "position_buckets='many': expected a whole number"),
     ({"position_buckets": 200}, "position_buckets=200 with max_relative_positions=61: expected"),

@@ -107,7 +107,7 @@ def shape(kind: str, number: int) -> dict[str, Any]:
             }
         is_relative = sizes["relative_attention"]
         sizes["norm_rel_ebd"] = sizes["norm_rel_ebd"] if is_relative else "none"  # else its norm is left out
-        sizes["position_biased_input"] = not is_relative and draw.choice([True, False])
+        sizes["position_biased_input"] = draw.choice([True, False])
         sizes["norm_rel_ebd"] = sizes["norm_rel_ebd"] if is_relative else "none"
         sizes["pos_att_type"] = draw.choice(["p2c|c2p", ["c2p", "p2c"], "c2p", ["p2c"]]) if is_relative else []
     return sizes

@@ -136,7 +136,7 @@ class DebertaArchitecture(FamilyArchitecture):
             "legacy": True,
             "pooler_dropout": config.pooler_dropout_probs.get("sequence", 0.0),
             "pooler_hidden_act": config.pooler_act,
-            "position_biased_input": attention.positions == "learned",
+            "position_biased_input": attention.of_embeddings == "learned",
             "relative_attention": is_relative,
         }  # fmt: skip
 
@@ -192,9 +192,6 @@ def _attention_of(full: Content, max_positions: object) -> Content:
         bool(terms) != bool(is_relative)
         and f"pos_att_type={full['pos_att_type']!r} with relative_attention={is_relative}: expected c2p, p2c or both with relative_attention=true, "
         "and none without",
-        is_relative is True
-        and is_absolute is True
-        and "position_biased_input=True with relative_attention=True is not supported; bertkit loads False only",
     )  # fmt: skip
     if not is_relative:
         return {"positions": "learned" if is_absolute else "none"}
@@ -204,6 +201,7 @@ def _attention_of(full: Content, max_positions: object) -> Content:
     assert isinstance(buckets, int)
     return {
         "positions": "disentangled",
+        "also_learned": is_absolute,
         "max_distance": max_positions if most < 1 else most,
         "distance_buckets": max(buckets, 0),
         "distance_terms": sorted(terms),
