@@ -409,9 +409,10 @@ def test_any_text_reaches_a_setting_as_it_is(value: str) -> None:
 
 
 def test_dir_lists_public_names() -> None:
-    assert set(dir(bertkit)) == set(bertkit.__all__) > set(COMMANDS)
+    assert set(dir(bertkit)) == {*bertkit.__all__, *bertkit.SLOTS}
+    assert set(bertkit.__all__) > set(COMMANDS)
     assert len(bertkit.__all__) >= 12
-    for name in bertkit.__all__:
+    for name in dir(bertkit):
         assert getattr(bertkit, name) is not None
 
 
