@@ -27,7 +27,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ROWS = {
     "hugging_face": Row(2e-4, settings={"initializer_range": 0.02}),
     "hugging_face_wide": Row(2e-4, settings={"initializer_range": WIDE}),
-    "hugging_face_no_dropout": Row(2e-4, 0.3, settings={"initializer_range": WIDE, **NO_DROPOUT}),
+    "hugging_face_no_dropout": Row(1e-3, 0.3, settings={"initializer_range": WIDE, **NO_DROPOUT}),
     "hugging_face_modern": Row(
         1e-3, 0.3, "ModernBert",
         {"initializer_range": WIDE, "intermediate_size": 704, "sparse_prediction": True},

@@ -33,7 +33,15 @@ MODERN = BASE | {"model": "modern_mini", RATE: 1e-3}
 FROM_SCRATCH = {  # with the others of conf/from_scratch/mini.yaml, which `model=mini` brings
     "model": "mini", RATE: 1e-3, "batch.sequences": 32, "segments.max_seq_length": 32, "final_phase.max_seq_length": LENGTH,
 }  # fmt: skip
+LONG = {"batch.sequences": SEQUENCES, "segments.max_seq_length": LENGTH, "final_phase.max_seq_length": None}
 OBJECTIVES, PARTS = {"plugins": ["my_objectives"]}, {"plugins": ["parts"]}
+NARROW = {
+    "model.hidden_size": 192,
+    "model.num_attention_heads": 3,
+    "model.intermediate_size": 528,
+    "model.initializer_range": 0.072,
+}
+CAUSAL_FIRST = {"objective": "causal_first", "objective_options.share": 0.25, **PARTS}
 # each of these changes one thing of modern_mini
 TRIED: dict[str, dict[str, Any]] = {
     "muon": {"optimizer.name": "muon", RATE: 2e-3, "plugins": ["muon"]},
@@ -46,7 +54,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "40 % masked": {"masking.probability": 0.4},
     "whole words": {"masking": "whole_word", "masking.probability": 0.3},
     "spans": {"masking": "ngram", "masking.probability": 0.3},  # of one to three words
-    "causal first": {"objective": "causal_first", "objective_options.share": 0.25, **PARTS},
+    "causal first": CAUSAL_FIRST,
     "masked next token": {"objective": "mixed_next_token", "plugins": ["mixed_next_token"]},  # GPT-BERT: 1 of 16 causal
     "disentangled": {  # with LTG-BERT's buckets of distances
         "attention": "deberta", "attention.bias": False, "attention.pattern": "alternating", "attention.distance_buckets": 32,
@@ -55,7 +63,8 @@ TRIED: dict[str, dict[str, Any]] = {
     "RMSNorm": {"norm.kind": "rms", "norm.bias": True},  # which it does not have
     "deep and narrow": {"model.num_hidden_layers": 7, "model.hidden_size": 192, "model.num_attention_heads": 3,
                         "model.intermediate_size": 512, "model.initializer_range": 0.072},
-    "narrow": {"model.hidden_size": 192, "model.num_attention_heads": 3, "model.intermediate_size": 528, "model.initializer_range": 0.072},
+    "narrow": NARROW,
+    "narrow, causal first": NARROW | CAUSAL_FIRST,
     "narrower": {"model.hidden_size": 128, "model.num_attention_heads": 2, "model.intermediate_size": 352, "model.initializer_range": 0.088},
     "normed GLU": {"feed_forward.kind": "normed_glu", "feed_forward.bias": True, **PARTS},  # without biases, too
     "squared ReLU": {"feed_forward.kind": "squared_relu", "feed_forward.bias": True, "model.intermediate_size": 1024, **PARTS},
@@ -71,7 +80,7 @@ ROWS = (
         row: BASE | {key: value for change in changes for key, value in change.items()}
         for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
     }
-    | {"mini from scratch": FROM_SCRATCH, "modern_mini": MODERN}
+    | {"mini from scratch": FROM_SCRATCH, "mini from scratch, 128": FROM_SCRATCH | LONG, "modern_mini": MODERN}
     | {row: MODERN | change for row, change in TRIED.items()}
 )
 RATES: dict[str, float] = {row: each.rate for row, each in hugging_face.ROWS.items()} | {

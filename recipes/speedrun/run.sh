@@ -14,9 +14,11 @@ record=(.venv/bin/python recipes/speedrun/speedrun.py --record "$run")
 steps=$("${record[@]}" steps-in "$minutes")
 for row in hugging_face hugging_face_wide; do for rate in 1e-4 2e-4 5e-4; do
   "${record[@]}" train "$run/data" $row --rate $rate --steps "$steps" --output "$run"; done; done
+for row in hugging_face_no_dropout hugging_face_modern; do for rate in 5e-4 1e-3 2e-3; do
+  "${record[@]}" train "$run/data" $row --rate $rate --steps "$steps" --output "$run"; done; done
 for seed in ${SEEDS:-0 1 2}; do for row in hugging_face_wide mini modern_mini; do
   "${record[@]}" train "$run/data" $row --seed "$seed" --steps "$steps" --output "$run"; done; done
 "${record[@]}" train "$run/data" muon --steps "$steps" --output "$run"
-for row in "no dropout" "30 % masked" pre-norm rotary glu; do "${record[@]}" train "$run/data" "$row" --steps "$steps" --output "$run"; done
+for row in "mini from scratch" narrow "no dropout" "30 % masked" pre-norm rotary glu; do "${record[@]}" train "$run/data" "$row" --steps "$steps" --output "$run"; done
 [ -z "${BLIMP:-}" ] || { "${record[@]}" grammar "$BLIMP" --pairs 20 --output "$run"; "${record[@]}" grammar "$BLIMP" --last --output "$run"; }
 "${record[@]}" table
