@@ -166,7 +166,7 @@ class Positions(nn.Module):
 
 
 def class_of(name: str) -> type[Positions]:
-    """Return the class of an option; that of a plug-in also inherits from `Positions`."""
+    """Return the class of an option; a plug-in's class is made a subclass of `Positions`."""
     chosen = plugins.get("positions", name)
     if not inspect.isclass(chosen) or {*CHECKED, "context"}.isdisjoint(dir(chosen)):
         raise plugins.wrong_result("positions", name, chosen, f"a class with a method {', '.join(CHECKED)}")

@@ -58,7 +58,7 @@ def distance_rows(reach: int, max_distance: int, num_buckets: int, num_rows: int
 
 @functools.lru_cache(maxsize=256)
 def bucket_rows(reach: int, max_distance: int, num_buckets: int) -> Tensor:
-    """The row of each distance j - i from -reach to reach, (2 reach + 1,): its bucket, after those of queries for keys that come later.
+    """Return the row of the table for each distance j - i from -reach to reach, (2 reach + 1,): its bucket; later keys have the second half of the rows.
 
     Distances below half of the buckets have their own; larger ones share buckets that grow geometrically up to `max_distance`.
     With 0 buckets each distance below `max_distance` has its own.

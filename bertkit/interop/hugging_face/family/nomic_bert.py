@@ -25,7 +25,7 @@ _LAYER = {
     "post_attention_layernorm": "norm1",
     "post_mlp_layernorm": "norm2",
 }
-# the keys of published files of before the class of `transformers`, by those of today
+# the keys of files that were published before `transformers` had the class, by today's keys
 _BEFORE = {
     "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "intermediate_size": "n_inner",
     "max_position_embeddings": "n_positions", "layer_norm_eps": "layer_norm_epsilon", "hidden_dropout_prob": "resid_pdrop",
@@ -97,7 +97,7 @@ class NomicBertArchitecture(RenamedArchitecture):
     }
 
     def settings(self, content: Content, tensors: Mapping[str, Tensor]) -> Content:
-        """Translate the settings, also those of a file of before the class of `transformers`."""
+        """Translate the settings, also those of a file from before `transformers` had the class."""
         is_before = "n_embd" in content and "hidden_size" not in content
         return super().settings(_of_today(content) if is_before else content, tensors)
 
@@ -115,7 +115,7 @@ class NomicBertArchitecture(RenamedArchitecture):
 
 
 def _of_today(content: Content) -> Content:
-    """Return the settings of a file of before the class of `transformers` by the keys of today."""
+    """Return the settings of a file from before `transformers` had the class, by today's keys."""
     full = _DEFAULTS_BEFORE | content
     act, embedded, dropped = full["activation_function"], full["embd_pdrop"], full["resid_pdrop"]
     refuse(

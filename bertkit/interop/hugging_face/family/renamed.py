@@ -50,7 +50,7 @@ def names_of(prefix: str) -> dict[str, str]:
 
 
 def keys_of(only: Mapping[str, object], honoured: set[str], no_effect: set[str]) -> Keys:
-    """Return the keys of both types, with those of one of them."""
+    """Return the keys that both types share, with those of one type."""
     others = {**ONLY, "add_cross_attention": False, "is_decoder": False, "partial_rotary_factor": 1.0, **only}
     return Keys(FAMILY.honoured | KEYS | honoured, others, NO_EFFECT | no_effect)
 
@@ -80,7 +80,7 @@ class RenamedArchitecture(FamilyArchitecture):
         return super().stored(parts, content)
 
     def _cut(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parts of a matrix or its bias, or the tensor as it is if its shape is not that of a joined one."""
+        """Yield the parts of a joined matrix or its bias; yield any other tensor unchanged."""
         module, _, kind = name.rpartition(".")
         _, *parts = self.joined.get(module.rpartition(".")[2], ("",))
         if not parts or tensor.dim() == 0 or len(tensor) % len(parts):
