@@ -236,13 +236,16 @@ def is_impossible(row: Mapping[str, object], where: str) -> bool:
 
 
 _LIST = re.compile(r"""\[\s*(?:("[^"\\]*"|'[^'\\]*')\s*(?:,\s*("[^"\\]*"|'[^'\\]*')\s*)*)?\]""")
-_COLLECTION = re.compile(
-    r"""\[.*\]|[({]\s*['"].*[)}]""", re.DOTALL
-)  # another list, or a set, tuple or mapping of Python's
+# another list, or a set, tuple or mapping of Python's, or an array of a database
+_COLLECTION = re.compile(r"""\[.*\]|[({]\s*['"].*[)}]|\([^()]*,[^()]*\)|\{[^{}]*\}""", re.DOTALL)
 _ITEM = re.compile(r"""(["'])(.*?)\1""")
 _NUMBERS = re.compile(r"\[-?[0-9]+(?:,\s*-?[0-9]+)*\]")
-_OTHER_LIST = re.compile(r"\[(?:['\"].*|-?[0-9]+(?:\s+-?[0-9]+)+|[^\s,]+(?:,\s+[^\s,]+)+)\]", re.DOTALL)
-_OTHER_TAGS = re.compile(r"\[[^\s,]+(?:,[^\s,]+)+\]")  # a word may look so: [Smith,2001]
+# a word may look like a list of tags: [Smith,2001]
+_OTHER_LIST = re.compile(
+    r"""\[(?:['"].*|\s*-?[0-9]+(?:\s+-?[0-9]+)+\s*|[^\s,]+(?:,\s+[^\s,]+)+)\]|[({]\s*(['"])[^'"]*\1,.*['"]\s*,?\s*[)}]""",
+    re.DOTALL,
+)
+_OTHER_TAGS = re.compile(r"""\[.*\]|(?:.*[\w'")\]}][,;](?:\s.*)?)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -274,28 +277,28 @@ def items_in(text: str) -> list[str] | None:
 def words_in(text: str) -> Sequence[str]:
     """Return the words of a cell: between blanks, or in a list as Python and JSON write it.
 
-    Raises ValueError for a list without commas, as numpy writes it, without quotes, or with escaped characters.
+    Raises ValueError for a list without commas, as numpy writes it, without quotes, with escaped characters, or in other brackets.
     """
-    if (items := items_in(text)) is not None:
-        return items
-    _refuse_list(text.strip(), _OTHER_LIST)
-    return text.split()
+    return _separated(text, _OTHER_LIST)
 
 
 def tags_in(text: str) -> Sequence[str]:
-    """Return the tags of a cell, as `words_in` does for words; they may be numbers, as in [1, 0]."""
+    """Return the tags of a cell, as `words_in` does for words; they may be numbers, as in [1, 0].
+
+    Raises ValueError also for every other list: tags have no brackets around them, and no comma after their letters.
+    """
     plain = text.strip()
-    if _NUMBERS.fullmatch(plain):
-        return plain[1:-1].replace(",", " ").split()
-    _refuse_list(plain, _OTHER_TAGS)
-    return words_in(text)
+    return plain[1:-1].replace(",", " ").split() if _NUMBERS.fullmatch(plain) else _separated(text, _OTHER_TAGS)
 
 
-def _refuse_list(text: str, form: re.Pattern[str]) -> None:
-    if form.fullmatch(text):
+def _separated(text: str, refused: re.Pattern[str]) -> Sequence[str]:
+    if (items := items_in(text)) is not None:
+        return items
+    if refused.fullmatch(text.strip()):
         raise ValueError(
             f"{text!r:.80}: expected a list with commas and quotes, as in \"['a', 'b']\"; write JSON lines"
         )
+    return text.split()
 
 
 def spelled(label: Label) -> str:

@@ -1,6 +1,7 @@
 """CoNLL columns and CoNLL-U, and the schemes of tags: one reading, three writings, each by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -150,11 +151,27 @@ def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
         ("[12]",),
         ("Bob", "x"),
     ]
-    for tags in ("[O, B-PER]", "[O,B-PER]"):
-        write(tmp_path, "train.csv", f'tokens,tags\nBob x,O O\nBob x,"{tags}"\n')
-        with pytest.raises(
-            InputError, match=r"train.csv:3: field 'tags': '\[O, ?B-PER\]': expected a list with commas and quotes"
-        ):
+    write(tmp_path, "train.csv", 'tokens,tags\nBob x,"[""NE"",""O""]"\n"Bob , x","NE , $."\n("Yes") x,O O\n')
+    expected = [(("Bob", "x"), ("NE", "O")), (("Bob", ",", "x"), ("NE", ",", "$.")), (('("Yes")', "x"), ("O", "O"))]
+    assert tagged(read(tmp_path, "tagging", "train", "scheme=none")) == expected
+
+
+@pytest.mark.parametrize("tags", [
+    "[O, B-PER]", "[O,B-PER]", "[O B-PER]", "[O; B-PER]", "[ O, B-PER ]", "(O, B-PER)", "{O, B-PER}", "O, B-PER", "O; B-PER", "0, 1", "[ 0  1]",
+    "('O', 'B-PER')", "['O', 'B-PER'", "array(['O', 'B-PER'])", "['O', None]",
+])  # fmt: skip
+def test_lists_of_other_forms_are_refused(tags: str, tmp_path: Path) -> None:
+    """Between blanks they would be tags such as [O and B-PER], and as many as words."""
+    write(tmp_path, "train.csv", f'tokens,tags\nBob x,O O\nBob x,"{tags}"\n')
+    wrong = rf"train.csv:3: field 'tags': [\"']{re.escape(tags)}[\"']: expected a list with commas and quotes"
+    with pytest.raises(InputError, match=wrong):
+        read(tmp_path, "tagging", "train")
+
+
+def test_words_in_brackets_of_other_lists_are_refused(tmp_path: Path) -> None:
+    for words in ("('Bob', 'x')", "{'Bob', 'x'}", "[ 1  2]"):
+        write(tmp_path, "train.csv", f'tokens,tags\nBob x,O O\n"{words}",O O\n')
+        with pytest.raises(InputError, match=r"train.csv:3: field 'tokens': .*expected a list with commas and quotes"):
             read(tmp_path, "tagging", "train")
 
 

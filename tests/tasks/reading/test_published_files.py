@@ -83,6 +83,8 @@ LABEL_SETS: list[tuple[str, str, tuple[str, ...], Any]] = [  # a file, its conte
     ("train.csv", "text,labels\na,['joy' 'fear']\n", (), "is no list of labels"),  # of an array of numpy
     ("train.csv", "text,labels\na,\"{'joy', 'fear'}\"\n", (), "is no list of labels"),  # of a set, as pandas writes it
     ("train.csv", "text,labels\na,\"('joy', 'fear')\"\n", (), "is no list of labels"),
+    ("train.csv", 'text,labels\na,"{joy,fear}"\n', (), "is no list of labels"),  # of an array, as databases write it
+    ("train.csv", 'text,labels\na,"(joy, fear)"\n', (), "is no list of labels"),
     ("train.csv", "text,labels\na,\"{'joy': 1, 'fear': 0}\"\n", (), "is no list of labels"),
     ("train.csv", 'text,labels\na,"1,0"\nb,"1,1"\n', (), "'1,1' is no list of labels"),  # 1 or 0 for each label
     ("train.csv", 'text,labels\na,"(none),joy"\nb,"joy,joy"\n', (), [("(none)", "joy"), ("joy",)]),
