@@ -1,7 +1,9 @@
 """What the server answers: what predict, embed and view give, over real sockets; and a clear no to everything else."""
 
 import base64
+import contextlib
 import gzip
+import http.client
 import json
 import os
 import re
@@ -395,6 +397,19 @@ def test_a_bad_request_gets_a_clear_answer_and_harms_nobody(name: str, server: S
         if actual.headers.get("connection") == "close":
             assert connection.is_closed()
     assert ask(server.port, "/predict", {"inputs": ["kan"]}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "status"), [("/predict", "json", 413), ("/predict", "xml", 415), ("/no", "json", 404)]
+)
+def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(
+    path: str, kind: str, status: int, server: Server
+) -> None:
+    connection = http.client.HTTPConnection("localhost", server.port, timeout=60)
+    headers = {"content-type": f"application/{kind}", "connection": "close"}  # as urllib.request sends it
+    connection.request("POST", path, b" " * 40_000_000, headers)
+    with contextlib.closing(connection):
+        assert connection.getresponse().status == status
 
 
 def test_requests_to_known_host_names_are_answered(server: Server) -> None:

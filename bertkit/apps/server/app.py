@@ -29,6 +29,7 @@ from bertkit.base.errors import InputError, listed, say
 from bertkit.base.text_files import parse_json
 
 MAX_CONNECTIONS = 1000  # per worker; the usual limit of open files is 1,024
+MAX_UNREAD_BYTES = 100_000_000  # of a refused request: without them read, a client that sends them finds a closed connection, and no response
 CLOSE = (b"connection", b"close")
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 
@@ -75,6 +76,25 @@ class JsonRoute(APIRoute):
         return handle
 
 
+class _Body:
+    """Receives the body of a request, and knows how much of it has been read."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._num_bytes, self._is_read = receive, 0, False
+
+    async def receive(self) -> Message:
+        """Receive a part of the body."""
+        message = await self._receive()
+        self._num_bytes += len(message.get("body", b""))
+        self._is_read = not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> None:
+        """Read the rest, unless it is too long."""
+        while not self._is_read and self._num_bytes < MAX_UNREAD_BYTES:
+            await self.receive()
+
+
 class RequestMiddleware:
     """Counts requests, refuses other hosts and clients, answers unexpected errors, closes connections while the server stops."""
 
@@ -87,23 +107,26 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started_at, status = time.perf_counter(), 500
+        started_at, status, body = time.perf_counter(), 500, _Body(receive)
+        num_announced = int(Headers(scope=scope).get("content-length", 0))
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400 and num_announced < MAX_UNREAD_BYTES:
+                    await body.discard()
                 message["headers"] = [*message.get("headers", ()), NOSNIFF, *[CLOSE] * self.service.is_stopping]
             await send(message)
 
         is_head = scope["method"] == "HEAD"  # uvicorn leaves the body out
         asked = {**scope, "method": "GET"} if is_head else scope
         try:
-            await (self._refusal(scope) or self.app)(asked, receive, send_and_record)
+            await (self._refusal(scope) or self.app)(asked, body.receive, send_and_record)
         except Exception as error:
             say(f"error: {scope['path']}: {type(error).__name__}; this is a bug in bertkit", file=sys.stderr)
             response = _error_response(500, "failed", "the server failed; its log has the error")
-            await response(scope, receive, send_and_record)
+            await response(scope, body.receive, send_and_record)
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.service.metrics.requests.labels(path, str(status)).inc()
