@@ -164,7 +164,7 @@ def test_a_published_tokenizer_does_what_transformers_does(name: str, tmp_path: 
 
 @pytest.mark.parametrize("prefix", ["", "Ġ"])
 def test_an_added_token_is_one_token_in_corpora_answers_and_tags(prefix: str, tmp_path: Path) -> None:
-    """And a word of its own; only the names of [CLS], [MASK] and so on are text there."""
+    """And a word of its own; the names of [CLS], [MASK] and so on are text in corpora alone."""
     if prefix:
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         vocab = {token: number for number, token in enumerate([*VOCAB[:5], *alphabet])}
@@ -184,8 +184,9 @@ def test_an_added_token_is_one_token_in_corpora_answers_and_tags(prefix: str, tm
     (ids,), (found,) = tokenizer.encode_document([text]), tokenizer.encode_with_offsets([text])
     assert number in ids
     assert tokenizer.facts.mask not in ids
-    assert found.ids == ids
-    assert found.offsets[ids.index(number)] == (4, 8)
+    assert found.ids == tokenizer(text)["input_ids"][1:-1]
+    assert found.offsets[found.ids.index(number)] == (4, 8)
+    assert found.offsets[found.ids.index(tokenizer.facts.mask)] == (9, 15)
     assert tokenizer.encode_words(["[E1]", "cat"])[0] == [number]
     flat, lengths = tokenizer.encode_flat(["[E1] cat", "dog [E1]"])
     assert (flat == number).sum() == 2

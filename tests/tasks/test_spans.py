@@ -71,6 +71,16 @@ def test_a_feature_by_hand() -> None:
     assert feature.label == (7, 8)
 
 
+def test_the_name_of_a_special_token_is_that_token() -> None:
+    """In a question and a context, as in transformers, and it has its place."""
+    (feature,) = make_features([example("a [SEP]bc", "bc", question="q [MASK]")], LETTERS, 83, window_step=5)
+    assert shown(feature) == "[CLS] q [MASK] [SEP] a [SEP] b ##c [SEP]"
+    assert feature.token_type_ids == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    places = [None if place is None else (place.start, place.end) for place in feature.origins]
+    assert places == [None, None, None, None, (0, 1), (2, 7), (7, 8), (8, 9), None]
+    assert feature.label == (6, 7)
+
+
 GOLD = [
     # answer, start -> label of each window of three pieces; "a bcd e f", overlapping by 1: "a b ##c", "##c ##d e", "e f"
     ("a", 0, [(3, 3), (0, 0), (0, 0)]),

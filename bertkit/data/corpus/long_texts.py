@@ -21,7 +21,8 @@ from bertkit.data.corpus.google_words import MAX_INPUT_CHARS_PER_WORD
 FlatIds = tuple[NDArray[np.int32], NDArray[np.int64]]  # concatenated ids of all texts; number of ids in each text
 PART_CHARACTERS = 1 << 15  # minimum
 PARTS_AT_ONCE = 32  # encoded in parallel
-_BEGINS = {"hugging_face": re.compile("[ -/:-@[-`{-~\u4e00-\u9fff]"), "google": re.compile("[ \u4e00-\u9fff]")}
+# not before the last character of "[MASK]"
+_BEGINS = {"hugging_face": re.compile(r"[ -/:-@[\\^-`{-~\u4e00-\u9fff]"), "google": re.compile("[ \u4e00-\u9fff]")}
 _ACCENTS = "".join(map(chr, range(0x300, 0x370)))
 _LETTER = f"(?:[0-9A-Za-z][{_ACCENTS}]*+)"
 _TOO_LONG_RUN = re.compile(f"({_LETTER}{{{MAX_INPUT_CHARS_PER_WORD}}})({_LETTER}{{2,}}+)")  # such a word is [UNK]

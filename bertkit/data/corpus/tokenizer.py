@@ -103,7 +103,7 @@ class Tokenizer:
 
     @library_call()
     def encode_words(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of each word, as inside a running text."""
+        """Return the ids of each word, as inside a running text; "[MASK]" is that token, as in `transformers`."""
         return self.words_by.encode_words(words)
 
     @library_call()
@@ -113,7 +113,7 @@ class Tokenizer:
 
     @library_call()
     def encode_with_offsets(self, texts: list[str]) -> list[TextPieces]:
-        """Return the pieces of each text, without special tokens, with their places in the text."""
+        """Return the pieces of each text, without special tokens around it, with their places; "[MASK]" in a text is that token."""
         return self.words_by.pieces(texts)
 
     @library_call()

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 
 from bertkit.base.errors import InputError, refusing
@@ -62,13 +62,16 @@ class FileRules(LibraryRules):
         self.exported = self.inputs = library
         _check_template(library, special)
         self.is_split = config.get("split_special_tokens") is True
-        self.exported.encode_special_tokens = self.is_split
-        self.of_corpus = Tokenizer.from_str(_of_texts(content, special, self.is_split))
-        self.of_corpus.encode_special_tokens = True
+        bare = {**content, "post_processor": None, "truncation": None, "padding": None}
+        self.untrimmed = Tokenizer.from_str(json.dumps(bare))
+        self.of_corpus = Tokenizer.from_str(json.dumps(_of_corpus(bare, special, self.is_split)))
+        self.read_names()
         self.between = tuple(library.encode("", "").tokens[1:-1])
         self.pair_types = _pair_types(library, len(self.between))
         own = {*vars(special).values()}
-        self.added = tuple(token["content"] for token in content["added_tokens"] if token["content"] not in own)
+        whole = (token for token in content["added_tokens"] if not (self.is_split and token["special"]))
+        self.names = tuple(token["content"] for token in whole)  # tokens in an input
+        self.added = tuple(name for name in self.names if name not in own)  # and in a corpus
         self.kind = type(self.exported.model).__name__
         two = self.of_corpus.encode("a a", add_special_tokens=False)
         self.has_words = len({*two.word_ids}) > 1  # whether the library cuts texts into words
@@ -77,26 +80,32 @@ class FileRules(LibraryRules):
         normalizer = self.exported.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
 
+    def read_names(self) -> None:
+        """Tell the library where the name of a special token is text: also in inputs, if the file says so."""
+        super().read_names()
+        self.exported.encode_special_tokens = self.untrimmed.encode_special_tokens = self.is_split
+
     def encode_words(self, words: list[str]) -> list[list[int]]:
         """Return the ids of each word after a space, which is a part of the word in many vocabularies."""
-        return [encoding.ids for encoding in self._after_spaces(words)]
+        encodings = self.untrimmed.encode_batch_fast(self._after_spaces(words, self.names), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def encode_flat(self, sentences: list[str]) -> FlatIds:
         """Return the ids of many sentences, each after a space, if its script has spaces."""
-        return flat_ids(self._after_spaces(sentences))
+        return flat_ids(self.encode(self._after_spaces(sentences, self.added)))
 
-    def _after_spaces(self, texts: list[str]) -> list[Encoding]:
+    def _after_spaces(self, texts: list[str], names: tuple[str, ...]) -> list[str]:
         def is_bare(text: str) -> bool:
-            return not text or bool(is_unspaced(text)) or text.startswith(self.added)
+            return not text or bool(is_unspaced(text)) or text.startswith(names)
 
-        return self.encode([text if is_bare(text) else f"{self.space}{text}" for text in texts])
+        return [text if is_bare(text) else f"{self.space}{text}" for text in texts]
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text; the space before a word is not one of its characters.
 
         Words are those of the library, if it cuts texts into words.
         """
-        encodings = self.of_corpus.encode_batch(texts, add_special_tokens=False)
+        encodings = self.untrimmed.encode_batch(texts, add_special_tokens=False)
         return [
             TextPieces(
                 one.ids,
@@ -119,7 +128,7 @@ class FileRules(LibraryRules):
     def borders(self) -> WordBorders:
         """Where words begin among tokens of this vocabulary; an added token is a word of its own."""
         borders = super().borders
-        added = np.array([self.exported.token_to_id(token) for token in self.added], np.int64)
+        added = np.array([self.exported.token_to_id(token) for token in self.names], np.int64)
         borders.continues[added], borders.ends[added] = False, True
         return borders
 
@@ -232,23 +241,22 @@ def _pair_types(library: Tokenizer, num_between: int) -> tuple[int, ...]:
     return (special[0], of_texts[0], *special[1 : 1 + num_between], of_texts[1], special[-1])
 
 
-def _of_texts(content: JsonObject, special: SpecialTokens, is_split: bool) -> str:
+def _of_corpus(content: JsonObject, special: SpecialTokens, is_split: bool) -> JsonObject:
     """Return the file for texts in which the name of a special token is text: no piece of a Unigram model has it.
 
-    Other added tokens are tokens there too, unless special tokens are split. Nothing is put around texts, and offsets are not trimmed:
-    the library would trim the first character of a word after a space that was not there.
+    Other added tokens are tokens there too, unless special tokens are split.
     """
     names = {*vars(special).values()}
     added = [
         token if is_split else {**token, "special": token["content"] in names} for token in content["added_tokens"]
     ]
-    content = {**content, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+    content = {**content, "added_tokens": added}
     match content:
         case {"model": {"type": "Unigram", "vocab": list() as pieces} as model}:
             kept = [token for token in added if token["content"] not in names]
             vocab = [[f"{NEVER}{piece}" if piece in names else piece, score] for piece, score in pieces]
             content |= {"added_tokens": kept, "model": {**model, "vocab": vocab}}
-    return json.dumps(content)
+    return content
 
 
 def _text_of(token: str) -> str:

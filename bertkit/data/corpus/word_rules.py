@@ -102,7 +102,7 @@ class WordRules(ABC):
 
     @abstractmethod
     def pieces(self, texts: list[str]) -> list[TextPieces]:
-        """Return the pieces of each text, without special tokens, with their places in the text."""
+        """Return the pieces of each text, without special tokens around it, with their places in the text."""
 
     @abstractmethod
     def encode_flat(self, sentences: list[str]) -> FlatIds:
@@ -138,7 +138,9 @@ class WordRules(ABC):
 
     def encode_words(self, words: list[str]) -> list[list[int]]:
         """Return the ids of each word, as inside a running text."""
-        return [encoding.ids for encoding in self.encode(words)]
+        return [
+            encoding.ids for encoding in self.inputs.encode_batch_fast(self.prepared(words), add_special_tokens=False)
+        ]
 
 
 class WordPieceRules(WordRules):
@@ -190,11 +192,15 @@ class WordPieceRules(WordRules):
 class LibraryRules(WordRules):
     """Rules that the library alone applies, to texts as they are."""
 
-    of_corpus: Tokenizer  # of the library, for which special tokens are text
+    of_corpus: Tokenizer  # of the library, for which the name of a special token is text
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore a copy, for which the library forgets that special tokens are text."""
+        """Restore a copy, for which the library forgets where special tokens are text."""
         vars(self).update(state)
+        self.read_names()
+
+    def read_names(self) -> None:
+        """Tell the library where the name of a special token is text."""
         self.of_corpus.encode_special_tokens = True
 
     def prepared(self, texts: list[str]) -> list[str]:
@@ -217,14 +223,14 @@ class HuggingFaceRules(LibraryRules, WordPieceRules):
         super().__init__(vocab, lowercase, strip_accents, config)
         self.inputs = self.exported
         self.of_corpus = plain_bert(vocab, lowercase, strip_accents)
-        self.of_corpus.encode_special_tokens = True
+        self.read_names()
 
     def pieces(self, texts: list[str]) -> list[TextPieces]:
         """Return the pieces of each text; a long text is encoded in parts."""
         short = [text for text in texts if len(text) <= PART_CHARACTERS]
-        encodings = self.of_corpus.encode_batch(short, add_special_tokens=False)
+        encodings = self.inputs.encode_batch(short, add_special_tokens=False)
         whole = (TextPieces(encoding.ids, encoding.offsets, encoding.word_ids) for encoding in encodings)
-        return [next(whole) if len(text) <= PART_CHARACTERS else encode_long(text, self.of_corpus) for text in texts]
+        return [next(whole) if len(text) <= PART_CHARACTERS else encode_long(text, self.inputs) for text in texts]
 
 
 class GoogleRules(WordPieceRules):

@@ -61,13 +61,12 @@ def tokenizer_fault(directory: Path) -> str | None:
             ]:
                 texts = [each[differing[0]] for each in (named, second) if each]
                 return f"{directory}: the tokenizers differ on {texts!r:.200}{' cut' * cut}: {what}"
-    plain = [text for text in named if not any(name.lower() in text.lower() for name in special)]
     untrimmed = type(theirs.backend_tokenizer).from_str(theirs.backend_tokenizer.to_str())
     untrimmed.post_processor = None
     untrimmed.no_truncation()
     untrimmed.no_padding()
     untrimmed.encode_special_tokens = theirs.split_special_tokens
-    for text, own in zip(plain, ours.encode_with_offsets(plain), strict=True):
+    for text, own in zip(named, ours.encode_with_offsets(named), strict=True):
         one = untrimmed.encode(text, add_special_tokens=False)
         if own.ids != one.ids or _shown(text, own.offsets) != _shown(text, one.offsets):
             return f"{directory}: the tokenizers differ on {text!r:.200}: the places of its pieces"

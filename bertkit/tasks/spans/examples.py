@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, counted
 from bertkit.data.corpus.tokenizer import Tokenizer
-from bertkit.tasks.feature import ContextToken, SpanFeature
+from bertkit.tasks.feature import ContextToken, SpanFeature, pieces
 from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import IMPOSSIBLE, as_number, is_impossible
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text
@@ -150,31 +150,31 @@ def make_features(
             f"max_query_length={settings.max_query_length}: leaves no room for the context in "
             f"max_seq_length={max_seq_length}; set 0 to {most}"
         )
-    questions = tokenizer.encode_document([example.question for example in examples])
+    questions = pieces(tokenizer, [example.question for example in examples])
     contexts = list(dict.fromkeys(example.context for example in examples))
     pieces_of = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     features = []
     for place, (example, question) in enumerate(zip(examples, questions, strict=True)):
         asked = tokenizer.cut(question, settings.max_query_length)
         head = [facts.cls, *asked, *between]
-        pieces = pieces_of[example.context]
-        starts = _starts(pieces.offsets)
+        passage = pieces_of[example.context]
+        starts = _starts(passage.offsets)
         room = max_seq_length - len(head) - 1
-        windows = _windows(len(pieces.ids), room, min(settings.window_step, room))
-        gold = None if not example.answers else _gold_pieces(pieces.offsets, example.answers[0])
+        windows = _windows(len(passage.ids), room, min(settings.window_step, room))
+        gold = None if not example.answers else _gold_pieces(passage.offsets, example.answers[0])
         num_cut = max(0, len(question) - settings.max_query_length)
-        for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(pieces.ids)), strict=True):
+        for (first, last), is_max_context in zip(windows, _max_contexts(windows, len(passage.ids)), strict=True):
             label = None if example.answers is None else NO_ANSWER
             if gold is not None and first <= gold[0] and gold[1] < last:
                 label = (gold[0] - first + len(head), gold[1] - first + len(head))
             places = [
                 ContextToken(start, end, bool(is_max))
                 for start, (_, end), is_max in zip(
-                    starts[first:last], pieces.offsets[first:last], is_max_context, strict=True
+                    starts[first:last], passage.offsets[first:last], is_max_context, strict=True
                 )
             ]
             origins = [*[None] * len(head), *places, None]
-            ids = [*head, *pieces.ids[first:last], facts.sep]
+            ids = [*head, *passage.ids[first:last], facts.sep]
             types = tokenizer.pair_types(len(asked), last - first)
             features.append(
                 SpanFeature(place, ids, types, label, num_first=len(head), num_cut=num_cut, origins=origins)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,11 @@ def test_pieces_have_their_places_without_the_space_before_them(folder: Path) ->
     tokenizer = load_tokenizer(folder)
     texts = [f"{text}  {NAMES['sep']} end" for text in TEXTS[-20:]]
     for text, pieces in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
-        assert tokenizer.facts.sep not in pieces.ids  # the name of a special token in a text is text
         shown = [text[start:end] for start, end in pieces.offsets]
         assert all(piece == piece.strip() for piece in shown)
         covered = {place for start, end in pieces.offsets for place in range(start, end)}
         assert covered == {place for place, character in enumerate(text) if not character.isspace()}
-        assert pieces.ids == tokenizer.encode_document([text])[0]
+        assert pieces.ids == tokenizer(text)["input_ids"][1:-1]
     (spaces,) = tokenizer.encode_with_offsets([" kan   lon "])
     assert {(start, end) for start, end in spaces.offsets if start >= end} <= {
         (0, 0),
@@ -78,9 +78,32 @@ def test_words_are_made_of_the_pieces_of_a_text(folder: Path) -> None:
     assert [number for word in words for number in word.ids] == pieces.ids
     shown = [texts[0][word.start : word.end] for word in words]
     signs = ["'", "s", "),"] if folder.name == "word_piece" else ["'", "s", ")", ","]  # as its pre-tokenizer cuts
-    assert shown == ["Kan", "(", "lon", *signs, "mir", "東京", "\u0939\u093f", "<", "s", ">", "x"]
+    assert shown == ["Kan", "(", "lon", *signs, "mir", "東京", "\u0939\u093f", "<s>", "x"]
     assert [texts[1][word.start : word.end] for word in later] == ["kan"]
     assert without == [[], []]
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_the_name_of_a_special_token_in_an_input_is_read_as_in_transformers(
+    folder: Path, is_split: bool, tmp_path: Path
+) -> None:
+    """In questions, contexts, words to tag and minimal pairs; in a corpus and in the texts that a decoder learns it is text."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": is_split}))
+    tokenizer, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    around = "kan {0} lon", "{0}", "kan{0}lon", "{0} lon", "kan  {0}.", "{0}{0}"
+    names = [name for role, name in NAMES.items() if role != "unk"]  # which other characters are, too
+    texts, special = [text.format(name) for name in names for text in around], {*theirs.convert_tokens_to_ids(names)}
+    for own in (tokenizer, copy.deepcopy(tokenizer)):
+        for text, pieces in zip(texts, own.encode_with_offsets(texts), strict=True):
+            assert pieces.ids == theirs(text)["input_ids"][1:-1]
+            assert is_split or not special.isdisjoint(pieces.ids)
+            assert pieces.ids == own(text)["input_ids"][1:-1]
+            assert [number for word in own.words([text])[0] for number in word.ids] == pieces.ids
+            assert special.isdisjoint(own.encode_document([text])[0])
+        for name, ids in zip(names, own.encode_words(names), strict=True):
+            assert is_split or ids == [own.vocab.index(name)]
 
 
 TOKENS = [
