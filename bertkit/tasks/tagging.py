@@ -237,14 +237,12 @@ def _convert(reading: Reading, sentences: Sequence[Sentence]) -> None:
     if not any(sentence.tags for sentence in sentences):
         return
     known = reading.config.label_names or reading.known_labels or ()
-    converted = to_scheme_of(known, reading.config, sentences, reading.table.name, reading.table.place)
-    reading.file_warnings += converted.warnings
-    if converted.scheme == "none":
+    before, warnings = to_scheme_of(known, reading.config, sentences, reading.table.name, reading.table.place)
+    reading.file_warnings += warnings
+    if before == "none":
         return
     scheme = scheme_of(known)
-    reading.notes.append(
-        converted.scheme.upper() + ("" if converted.scheme == scheme else f" read as {scheme.upper()}")
-    )
+    reading.notes.append(before.upper() + ("" if before == scheme else f" read as {scheme.upper()}"))
     if reading.known_labels is None:
         types = sorted({tag[2:] for sentence in sentences for tag in sentence.tags if tag != "O"})
         reading.known_labels = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))

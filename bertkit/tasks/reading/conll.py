@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from bertkit.base.errors import InputError
 from bertkit.base.text_files import is_blank
-from bertkit.tasks.reading.cells import wrong_number
+from bertkit.tasks.reading.cells import CountedRows, wrong_number
 from bertkit.tasks.task_config import TaskConfig, number_of
 
 Chunk = tuple[str, int, int]  # type, number of the first word, number after the last word
@@ -306,18 +306,10 @@ def _read(
         raise InputError(f"{name}: {wrong}; set task.documents=false")
 
 
-@dataclass(frozen=True)
-class Converted:
-    """What the conversion of tags found out."""
-
-    scheme: str  # of the file
-    warnings: list[str] = field(default_factory=list)
-
-
 def to_scheme_of(
     labels: Collection[str], task: TaskConfig, sentences: Sequence[Sentence], name: str, place: Callable[[int], str]
-) -> Converted:
-    """Convert the tags of all sentences to the scheme of a model's labels, in place; without labels to IOB2.
+) -> tuple[str, list[str]]:
+    """Convert the tags of all sentences to the scheme of a model's labels, in place, without labels to IOB2; return their own, and warnings.
 
     If the settings name the scheme, every tag must follow it. If the scheme is detected, tags that break it are counted, and
     interpreted as in the CoNLL evaluation. A chunk ends with its sentence, also inside a document.
@@ -327,8 +319,8 @@ def to_scheme_of(
     if scheme == "auto":
         scheme = detect_scheme([sentence.tags[words] for sentence in tagged for words in sentence.sentences()])
     if scheme == "none":
-        return Converted(scheme)
-    breaks: list[tuple[str, str]] = []  # the tags that break the scheme, and their places
+        return scheme, []
+    broken, joined = CountedRows(), CountedRows()
     for sentence in tagged:
         for word, tag, line in zip(sentence.words, sentence.tags, sentence.lines, strict=True):
             if parts_of(tag) is None:
@@ -336,15 +328,23 @@ def to_scheme_of(
                 expected = "expected O, or B-, I- (E-, S-) and a type, as in B-PER"
                 raise InputError(f"{place(line)}: invalid tag '{tag:.80}'; {expected}; {way}")
         for words in sentence.sentences():
-            tags = sentence.tags[words]
-            at = first_break(tags, scheme)
-            if at is not None:
-                breaks.append((f"'{tags[at]:.80}'", place(sentence.lines[words][at])))
-            sentence.tags[words] = as_labels(tags, labels)
-    if not breaks:
-        return Converted(scheme)
-    tag, where = breaks[0]
-    if task.scheme != "auto":
-        raise InputError(f"{where}: tag {tag} breaks {scheme.upper()}; correct it, or set task.scheme=auto")
-    broken = f"sentences with a tag that breaks {scheme.upper()}: {len(breaks):,} (first {tag} at {where})"
-    return Converted(scheme, [f"{name}: {broken}; interpreted as in the CoNLL evaluation"])
+            tags, lines = sentence.tags[words], sentence.lines[words]
+            if (at := first_break(tags, scheme)) is not None:
+                tag, where = tags[at], place(lines[at])
+                if task.scheme != "auto":
+                    way = "correct it, or set task.scheme=auto"
+                    raise InputError(f"{where}: tag '{tag:.80}' breaks {scheme.upper()}; {way}")
+                broken.add(f"'{tag:.80}' at {where}")
+            sentence.tags[words] = own = as_labels(tags, labels)
+            if len(chunks_of(own)) < len(chunks_of(tags)):
+                joined.add(place(lines[0]))
+    found = [
+        (f"a tag that breaks {scheme.upper()}", broken, "interpreted as in the CoNLL evaluation"),
+        ("chunks side by side that the model's labels cannot tell apart", joined, "read as one chunk, in scores too"),
+    ]
+    warnings = [
+        f"{name}: sentences with {what}: {n.num_rows:,} (first {n.first}); {way}"
+        for what, n, way in found
+        if n.num_rows
+    ]
+    return scheme, warnings

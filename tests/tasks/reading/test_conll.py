@@ -135,6 +135,21 @@ def test_tags_are_those_of_a_published_model(tmp_path: Path, labels: str, tags: 
     assert ("seqeval_strict" in source.task.fitting_metrics().metrics) == ("B-P I-P B-L" in labels)
 
 
+def test_chunks_that_the_labels_of_a_model_cannot_tell_apart_are_named(tmp_path: Path) -> None:
+    """As in IOB1 whose training files had no two names of persons side by side: seqeval counts two names in the file, here one."""
+    write(
+        tmp_path, "dev.conll", "in O\nBonn B-L\nKiel B-L\n\nAl B-P\nRo B-P\n\nAl B-P\nin O\nRo B-P\n\nAl I-P\nRo B-P\n"
+    )
+    source = read(tmp_path, "tagging", "dev", labels=("O", "I-P", "B-L", "I-L"))
+    expected = ("O", "I-L", "B-L"), ("I-P", "I-P"), ("I-P", "O", "I-P"), ("I-P", "I-P")
+    assert tuple(tags for _, tags in tagged(source)) == expected
+    assert [line for line in source.warnings if "side by side" in line] == [
+        f"{tmp_path}/dev.conll: sentences with chunks side by side that the model's labels cannot tell apart: 2 (first "
+        f"{tmp_path}/dev.conll:5); read as one chunk, in scores too"
+    ]
+    assert "side by side" not in "".join(read(tmp_path, "tagging", "dev").warnings)
+
+
 def test_lists_of_words_in_csv_are_lists(tmp_path: Path) -> None:
     """As pandas writes them, and as a JSON list in a cell."""
     lists = [["Bob", "it's", ",", "a"], ["B-PER", "O", "O", "O"]]
