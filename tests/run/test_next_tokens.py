@@ -133,6 +133,16 @@ def test_what_next_tokens_do_not_go_with(more: list[str], message: str, tmp_path
     refused(run(command(tmp_path, tmp_path / "run", *more)), message, capsys)
 
 
+def test_the_objective_implies_causal_attention(prepared_dir: Path, tmp_path: Path) -> None:
+    """It does in ModernBERT's shape too, whose own pattern is another one."""
+    settings = [each for each in SMALL if each != "attention.pattern=causal"]
+    for attention in ("bert", "modern"):
+        start = ["pretrain", f"data_dir={prepared_dir}", *settings, f"attention={attention}", "objective=next_token"]
+        assert run([*start, f"output_dir={tmp_path / attention}"]) == 0
+        model = load_packed(tmp_path / attention)[0]
+        assert (set(model.heads), model.config.attention.pattern) == ({"next_token"}, "causal")
+
+
 def test_a_model_goes_on_with_its_objective(writer: Path, prepared_dir: Path, tmp_path: Path) -> None:
     settings = [each for each in SMALL if not each.startswith(("model", "attention"))]
     start = [f"data_dir={prepared_dir}", f"model_dir={writer}", *settings]

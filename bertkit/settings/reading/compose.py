@@ -115,7 +115,7 @@ def _compose_one(
     choices = {one.key: str(one.value) for one in changes if one.value in groups.get(one.key, ())}
     with _hydra(directories):
         composed = _with_options(command, choices, directories)
-        for one in _of_size(command, changes, choices, directories):
+        for one in [*_of_size(command, changes, choices, directories), *_implied(command, changes)]:
             OmegaConf.update(composed, one.key, one.value)
         # changes to the task that the model has
         task = "task." if composed.get("task") is not None else "task_changes."
@@ -170,6 +170,14 @@ def _of_size(
     has_lengths = {*LENGTHS, "segments"} & given.keys() or given.get("steps") in range(FEW_STEPS)
     left_out = choices.keys() - {"model"} | (LENGTHS if has_lengths else set())
     return [one for one in read_values(command, content) if not left_out & {one.key, names.top_level(one.key)}]
+
+
+def _implied(command: str, changes: Sequence[Assignment]) -> list[Assignment]:
+    """List what the user's settings imply, unless they say otherwise: a token that predicts the next one must not see it."""
+    given = {one.key: one.value for one in changes}
+    if command != "pretrain" or given.get("objective") != "next_token" or given.get("model_dir") is not None:
+        return []
+    return read_values(command, {"attention": {"pattern": "causal"}})
 
 
 def _defaults(command: str, composed: DictConfig, own: Sequence[Assignment], has_task: bool) -> JsonObject:
