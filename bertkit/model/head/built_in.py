@@ -139,12 +139,13 @@ class Sequence(Head):
     # for models that do not predict a single label
     _codes: Mapping[str | None, str] = {
         "regression": f"{READ}print(float(model(**inputs).logits[0, 0]))\n",
+        "sigmoid": f"{READ}print(float(model(**inputs).logits[0, 0].sigmoid()))\n",
         "multi_label_classification": f"{READ}print(model(**inputs).logits.sigmoid())  # of each label, by model.config.id2label\n",
     }
 
     def code_for(self, config: BertConfig) -> str:
         """Return code for a class, a number or several labels."""
-        return self._codes.get(config.problem_type, self.code)
+        return self._codes.get(config.score_activation or problem_type_of(config), self.code)
 
     def labels(self, ids: Tensor, is_token: Tensor, config: BertConfig) -> Tensor:
         """Return the last class, or ones."""

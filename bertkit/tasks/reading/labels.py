@@ -317,6 +317,6 @@ def as_number(value: Label) -> float:
     """Convert a value to a number; return infinity if it is not a number, such as 1_000, which Python alone takes for one."""
     try:
         number = math.nan if "_" in str(value) else float(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # an integer of JSON may be too large
         return math.inf
     return math.inf if math.isnan(number) else number

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_one_label_has_the_score_of_the_package(name: str, tokenizer: Tokenizer,
         assert run(["export", f"checkpoint={folder}", "head=task", f"output_dir={tmp_path / 'out'}"]) == 0
         assert their_scores(tmp_path / "out") == pytest.approx(expected, abs=1e-5)
         assert our_scores(tmp_path / "out") == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [CASES["version 4"], CASES["version 4, the logit"], {"problem_type": "regression"}])
+def test_the_snippet_of_a_card_prints_the_score(
+    changes: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It printed the name of the only label."""
+    folder = made(tmp_path / "in", tokenizer, **changes)
+    assert run(["export", f"checkpoint={folder}", "head=task", f"output_dir={tmp_path / 'out'}"]) == 0
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "out" / "README.md").read_text(), flags=re.DOTALL)
+    capsys.readouterr()
+    exec(snippet.replace("DIRECTORY", str(tmp_path / "out")), {})
+    (row,) = bertkit.load_predictor(folder)(["A text to read."])
+    assert float(capsys.readouterr().out) == pytest.approx(row["label"], abs=1e-5)
 
 
 def test_other_functions_are_refused_by_name(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def test_a_label_that_is_no_number(tmp_path: Path, label: str) -> None:
         read(tmp_path, "sequence", "train", "labels=regression")
 
 
+@pytest.mark.parametrize("label", ["true", "NaN", "Infinity", "[1]", "1" + 400 * "0"])
+def test_a_label_of_json_that_is_no_number(tmp_path: Path, label: str) -> None:
+    write(tmp_path, "train.jsonl", f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl:2: label: (mixed )?label "):
+        read(tmp_path, "sequence", "train", "labels=regression")
+
+
 def test_a_class_that_may_be_a_missing_label_is_named(tmp_path: Path) -> None:
     write(tmp_path, "train.csv", "text,label\na,good\nb,nan\nc,NA\nd,bad\ne,NA\nf,good\n")
     source = read(tmp_path, "sequence", "train")
