@@ -77,7 +77,8 @@ def choose_steps(
 ) -> RunLength:
     """Choose the number of steps if it is auto, and measure the duration of a step; every process calls this."""
     if settings.num_epochs is not None:
-        steps, epochs = _steps_of(settings.num_epochs, settings, examples), counted(settings.num_epochs, "epoch")
+        steps = max(1, round(_steps_of(settings.num_epochs, settings, examples)))
+        epochs = counted(settings.num_epochs, "epoch")
         known = choose_steps(settings.with_steps(steps), examples, model, accelerator, choices, objective)
         return dataclasses.replace(known, reason=f"steps={steps}: {epochs} of the text")
     seconds = None
@@ -86,7 +87,7 @@ def choose_steps(
         seconds = ranks_in(accelerator).on_first(lambda: here)
     if settings.steps != "auto":
         return RunLength(settings.steps, seconds)
-    return _choose(settings, examples.estimated_size(settings.seed), seconds)
+    return _choose(settings, _rounded(_steps_of(MOST_EPOCHS, settings, examples)), seconds)
 
 
 def branch_step(settings: PretrainSettings, steps: int) -> int | None:
@@ -95,13 +96,13 @@ def branch_step(settings: PretrainSettings, steps: int) -> int | None:
     return None if last is None else min(last, settings.final_phase.first_step(steps))
 
 
-def _steps_of(num_epochs: float, settings: PretrainSettings, examples: DatasetExamples) -> int:
+def _steps_of(num_epochs: float, settings: PretrainSettings, examples: DatasetExamples) -> float:
     """Convert epochs to steps, over the phases of a run."""
     share, lengths = settings.final_phase.share, lengths_of(settings)
     shares = [1 - share, share] if len(lengths) > 1 else [1.0]
     sizes = [examples.with_length(length).estimated_size(settings.seed) for length in lengths]
     epochs_per_example = sum(part / size for part, size in zip(shares, sizes, strict=True))
-    return max(1, round(num_epochs / epochs_per_example / settings.batch.sequences))
+    return num_epochs / epochs_per_example / settings.batch.sequences
 
 
 def _may_be_long(settings: PretrainSettings, steps: int, model: Trained) -> bool:
@@ -109,9 +110,9 @@ def _may_be_long(settings: PretrainSettings, steps: int, model: Trained) -> bool
     return operations > MOST_SECONDS * SLOW_CPU
 
 
-def _choose(settings: PretrainSettings, epoch_length: float, phase_seconds: list[float] | None) -> RunLength:
-    """Choose the number of steps for an epoch of this many examples."""
-    by_text = min(_rounded(MOST_EPOCHS * epoch_length / settings.batch.sequences), MOST_STEPS)
+def _choose(settings: PretrainSettings, text_steps: int, phase_seconds: list[float] | None) -> RunLength:
+    """Choose the number of steps for a text that is read `MOST_EPOCHS` times in `text_steps` steps."""
+    by_text = min(text_steps, MOST_STEPS)
     text = f"{MOST_EPOCHS} epochs of the text" if by_text < MOST_STEPS else "as many as BERT was trained for"
     if phase_seconds is None:
         return RunLength(by_text, None, f"steps={by_text}: {text}")

@@ -80,7 +80,8 @@ ROWS = (
         row: BASE | {key: value for change in changes for key, value in change.items()}
         for row, changes in zip(CHANGES, itertools.accumulate([change] for change in CHANGES.values()), strict=True)
     }
-    | {"mini from scratch": FROM_SCRATCH, "mini from scratch, 128": FROM_SCRATCH | LONG, "modern_mini": MODERN}
+    | {"mini from scratch": FROM_SCRATCH, "mini from scratch, a tenth": FROM_SCRATCH | {"final_phase.share": 0.1}}
+    | {"mini from scratch, 128": FROM_SCRATCH | LONG, "modern_mini": MODERN}
     | {row: MODERN | change for row, change in TRIED.items()}
 )
 RATES: dict[str, float] = {row: each.rate for row, each in hugging_face.ROWS.items()} | {

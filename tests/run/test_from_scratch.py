@@ -15,12 +15,12 @@ from bertkit.settings.reading.compose import compose, compose_from_run, compose_
 
 KEYS = (
     "model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "model.initializer_range", "model.scale_outputs", "model.frequency_biases",
-    "segments.max_seq_length", "final_phase.max_seq_length", "masking.probability", "batch.sequences",
+    "segments.max_seq_length", "final_phase.max_seq_length", "final_phase.share", "masking.probability", "batch.sequences",
     "optimizer.peak_learning_rate", "optimizer.beta2", "optimizer.bias_correction",
 )  # fmt: skip
-BERT = (0.1, 0.1, 0.02, False, False, 128, None, 0.15, 64, 1e-4, 0.999, False)
+BERT = (0.1, 0.1, 0.02, False, False, 128, None, 0.1, 0.15, 64, 1e-4, 0.999, False)
 TINY, MINI, SMALL = (
-    (0.0, 0.0, initial, True, biases, 32, 128, 0.3, 32, rate, 0.98, True)
+    (0.0, 0.0, initial, True, biases, 32, 128, 0.5, 0.3, 32, rate, 0.98, True)
     for initial, biases, rate in ((0.088, False, 2e-3), (0.0625, False, 1e-3), (0.0265, True, 3e-4))
 )
 NEEDED = ["data_dir=x", "output_dir=y"]
@@ -35,7 +35,7 @@ def changed(row: tuple[object, ...], **others: object) -> tuple[object, ...]:
 
 
 def with_lengths(length: int, final: int | None) -> tuple[object, ...]:
-    return changed(TINY, segments_max_seq_length=length, final_phase_max_seq_length=final)
+    return changed(TINY, segments_max_seq_length=length, final_phase_max_seq_length=final, final_phase_share=0.1)
 
 
 ROWS = {
@@ -51,13 +51,14 @@ ROWS = {
     "optimizer=lamb": changed(TINY, optimizer_peak_learning_rate=6e-3, optimizer_beta2=0.999),
     "masking=ngram": changed(TINY, masking_probability=0.15),
     "masking.probability=0.2 optimizer.beta2=0.9": changed(TINY, masking_probability=0.2, optimizer_beta2=0.9),
-    # the two lengths go together
+    # the two lengths go together, with the share of the second
     "segments.max_seq_length=256": with_lengths(256, None),
     "final_phase.max_seq_length=512": with_lengths(128, 512),
     "segments=full_sentences": with_lengths(128, None),
     "segments=google": with_lengths(128, None),
-    "steps=9": with_lengths(128, None),
-    "steps=10 final_phase.share=0.2": TINY,
+    "steps=1": with_lengths(128, None),
+    "steps=2": TINY,
+    "final_phase.share=0.2": changed(TINY, final_phase_share=0.2),
 }
 
 
@@ -109,7 +110,11 @@ def test_help_has_the_values_of_the_size(capsys: Capsys) -> None:
 
 def test_a_run_that_began_with_other_values_keeps_them(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
     """As one of a version without these defaults: with the same command it goes on as it began, and so does one of today."""
-    berts_own = [f"{key}={value}".lower() for key, value in zip(KEYS, BERT, strict=True) if "length" not in key]
+    berts_own = [
+        f"{key}={value}".lower()
+        for key, value in zip(KEYS, BERT, strict=True)
+        if "length" not in key and "share" not in key
+    ]
     words = ["pretrain", f"data_dir={prepared_dir}", "device=cpu", *TINY_SHAPE, "model=tiny"]
     words += ["segments.max_seq_length=32", "schedule.warmup_steps=0", "batch.micro_sequences=32"]
     for name, typed, beta2 in (("old", berts_own, 0.999), ("new", ["model.frequency_biases=true"], 0.98)):

@@ -235,6 +235,16 @@ def test_steps_follow_the_text_and_the_time(prepared_dir: Path, tmp_path: Path, 
         assert not (tmp_path / "late").exists()
 
 
+def test_the_epochs_of_both_lengths_count(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_length, "MOST_EPOCHS", 2)
+        longer = ["final_phase.max_seq_length=48", "final_phase.share=0.5"]
+        assert pretrain(prepared_dir, tmp_path / "run", *longer) == 0
+    printed = capsys.readouterr().out
+    assert "2 epochs of the text" in printed
+    assert "warning" not in printed
+
+
 def test_a_text_seen_too_often_and_hours_on_a_cpu_are_said_before_training(
     prepared_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

@@ -33,7 +33,6 @@ from bertkit.tasks.task_config import without_retired
 
 MAX_BYTES = 1_000_000  # of a file with settings; those of bertkit have a few thousand
 LENGTHS = {"segments.max_seq_length", "final_phase.max_seq_length"}
-FEW_STEPS = 10
 _OF_FAMILY = re.compile(
     r"^(roberta|albert|electra|deberta|eurobert)_(?=mini$)"
 )  # before the size, which decides on the settings of a run from scratch
@@ -158,8 +157,8 @@ def _of_size(
 ) -> list[Assignment]:
     """List what `conf/from_scratch` sets for a model of this size, in a run that trains it from scratch.
 
-    An experiment states all of its settings, and an option of a group brings its own. The two lengths go together; they are left
-    out if the user sets one of them, or so few steps that a tenth of them is none.
+    An experiment states all of its settings, and an option of a group brings its own. The two lengths go together, with the share
+    of the second; they are left out if the user sets one of them, or a single step, which cannot have both.
     """
     given = {one.key: one.value for one in changes}
     if command != "pretrain" or "experiment" in choices or given.get("model_dir") is not None:
@@ -167,8 +166,8 @@ def _of_size(
     shape = choices.get("model", names.usual_options(command)["model"])
     path = option_file(directories, "from_scratch", _OF_FAMILY.sub("", shape))
     content = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    has_lengths = {*LENGTHS, "segments"} & given.keys() or given.get("steps") in range(FEW_STEPS)
-    left_out = choices.keys() - {"model"} | (LENGTHS if has_lengths else set())
+    has_lengths = {*LENGTHS, "segments"} & given.keys() or given.get("steps") == 1
+    left_out = choices.keys() - {"model"} | ({*LENGTHS, "final_phase"} if has_lengths else set())
     return [one for one in read_values(command, content) if not left_out & {one.key, names.top_level(one.key)}]
 
 
