@@ -41,7 +41,10 @@ __all__ = ["__version__", *COMMANDS, *_HOMES]
 
 def __getattr__(name: str) -> object:
     if (slot := _OLD_SLOTS.get(name, name)) in SLOTS:
-        return functools.partial(importlib.import_module("bertkit.base.plugins").option, slot)
+        plugins = importlib.import_module("bertkit.base.plugins")
+        decorator = functools.partial(plugins.option, slot)
+        decorator.__doc__ = f"Add a function or class as an option of the setting {plugins.SLOTS[slot].setting}."
+        return decorator
     if name in COMMANDS:
         return importlib.import_module("bertkit.functions").function_of(name)
     if name not in _HOMES:

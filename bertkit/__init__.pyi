@@ -443,7 +443,7 @@ def pretrain(
         output_dir: where the run is kept; None: below runs/, under a name that is made from the settings
         overwrite: True: replace another run in output_dir, which is kept until the new one has a checkpoint
         model_dir: any model directory to start from; its shape replaces model=
-        objective: masked_lm, or next_token: each token predicts the next one; auto: next_token with attention.pattern=causal; or a plug-in (recipes/extend)
+        objective: masked_lm, or next_token: each token predicts the next one, with attention.pattern=causal; auto: next_token with that pattern; or a plug-in (recipes/extend)
         objective_options: of a plug-in's objective
         init_moments: True: also start from the optimizer moments of model_dir; the count of updates restarts, as in NVIDIA's code
         num_epochs: passes over the text, instead of steps=

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import yaml
 
+import bertkit
 from bertkit import COMMANDS, SLOTS
 from bertkit.base import plugins
 from bertkit.base.intervals import Interval
@@ -291,7 +292,7 @@ class Stub:
         loader = self.definition("load_predictor", own, "LoadedPredictor", doc)
         functions.append(loader.replace("(\n", "(\n    model_dir: _Path,\n", 1))
         for slot in SLOTS:
-            doc = f'"""Add a function or class as an option of the setting {plugins.SLOTS[slot].setting}."""'
+            doc = f'"""{getattr(bertkit, slot).__doc__}"""'
             functions += [f"@overload\ndef {slot}(name: str = ...) -> Callable[[_Made], _Made]: ..."]
             functions += [f"@overload\ndef {slot}(made: _Made) -> _Made:\n    {doc}"]
         return "\n\n".join([HEAD, *self.classes.values(), *functions]) + "\n"

@@ -414,6 +414,8 @@ def test_dir_lists_public_names() -> None:
     assert len(bertkit.__all__) >= 12
     for name in dir(bertkit):
         assert getattr(bertkit, name) is not None
+    for slot in bertkit.SLOTS:
+        assert getattr(bertkit, slot).__doc__.startswith("Add a function or class as an option of the setting ")
 
 
 def test_another_thread_than_the_main_one_may_train() -> None:

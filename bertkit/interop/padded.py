@@ -88,7 +88,7 @@ class PaddedBert(nn.Module):
             decoder_attention_mask: 1 for tokens of targets, 0 for padding; None when all are tokens.
 
         Raises:
-            ValueError: the sequences are longer than the model's positions, a sequence has no token; a mask has 0
+            ValueError: the sequences are longer than the model's positions, a sequence has no token, or one that is unknown; a mask has 0
                 between two tokens, and their distance counts; the inputs have other shapes; or attention weights are requested
                 in training mode.
         """
@@ -149,6 +149,9 @@ class PaddedBert(nn.Module):
         mask = torch.ones_like(ids) if attention_mask is None else attention_mask.flatten(0, -2)
         types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
         self._check_length("input_ids", ids)
+        if len(unknown := ids[mask.bool() & ((ids < 0) | (ids >= self.config.vocab_size))]):
+            last = self.config.vocab_size - 1
+            raise ValueError(f"input_ids: {unknown[0]}: expected 0 to {last}; use the model's own tokenizer")
         if counts_distances(self.config) and bool(_has_gap(mask).any()):
             raise ValueError(
                 "attention_mask: 0 between the tokens of a text; how far two tokens are apart counts in this model, so leave "

@@ -154,12 +154,12 @@ def is_first_of_host() -> bool:
 
 
 def is_slurm_task(variables: Mapping[str, str]) -> bool:
-    """Return whether srun started this process; a batch script has the same variables, but another step number."""
+    """Return whether srun started this process; a batch script has the same variables, with the job's number, but another step number."""
     if not {"SLURM_PROCID", "SLURM_NTASKS"} <= set(variables):
         return False
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
     is_by_srun = re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < SPECIAL_STEPS
-    return is_by_srun or variables["SLURM_PROCID"] != "0"
+    return is_by_srun or variables["SLURM_PROCID"] != "0" or "SLURM_JOB_ID" not in variables
 
 
 def first_host(nodelist: str) -> str:

@@ -110,7 +110,7 @@ def test_attentions_carry_gradients_and_want_no_dropout() -> None:
 def test_what_stands_under_the_padding_is_never_read(models: tuple[PaddedBert, Any]) -> None:
     ids = torch.randint(1, 50, (B, T))
     out = models[0](ids, RIGHT)
-    again = models[0](torch.where(RIGHT.bool(), ids, 7), RIGHT)
+    again = models[0](torch.where(RIGHT.bool(), ids, -7), RIGHT)
     assert torch.equal(out.last_hidden_state, again.last_hidden_state)
 
 
@@ -119,6 +119,14 @@ def test_too_long_is_refused(models: tuple[PaddedBert, Any]) -> None:
     with pytest.raises(ValueError, match=f"{POSITIONS + 1} tokens exceed max_position_embeddings={POSITIONS}"):
         models[0](ids)
     models[0](ids[:, :-1])
+
+
+@pytest.mark.parametrize("unknown", [-1, small_model().config.vocab_size])
+def test_unknown_tokens_are_refused(unknown: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"input_ids: {unknown}: expected 0 to {small_model().config.vocab_size - 1}; "
+    ):
+        PaddedBert(small_model()).eval()(torch.tensor([[3, unknown]]))
 
 
 def test_masks_and_segments_of_another_shape_are_refused() -> None:

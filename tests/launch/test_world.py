@@ -25,12 +25,16 @@ OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         ({"RANK": "1"}, (0, 1)),
         ({"SLURM_PROCID": "2", "SLURM_NTASKS": "5", "SLURM_STEP_ID": "0"}, (2, 5)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_STEPID": "3"}, (0, 5)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "5"}, (0, 1)),  # a batch script
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "5"}, (0, 5)),  # set by hand, or by a container that passes on these two
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7"}, (0, 1)),  # a batch script
         (
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_STEP_ID": "4294967291"},
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967291"},
             (0, 1),
         ),  # a batch script, later Slurm
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_STEP_ID": "4294967290"}, (0, 1)),  # an interactive step
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290"},
+            (0, 1),
+        ),  # an interactive step
         ({"RANK": "1", "WORLD_SIZE": "3", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, (1, 3)),
     ],
 )
