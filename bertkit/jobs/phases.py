@@ -59,6 +59,11 @@ class LengthPhases:
         """The smallest number of micro-batches in any step."""
         return min(len(phase.micro_batches) for phase in self.all)
 
+    def most_tokens(self, steps: int) -> int:
+        """Return the largest number of tokens that the first `steps` steps may have."""
+        own = [max(0, min(steps, phase.last_step) - phase.first_step) for phase in self.all]
+        return sum(done * phase.batch_size * phase.max_seq_length for done, phase in zip(own, self.all, strict=True))
+
     def lines(self, examples: DatasetExamples, steps: int, step: int) -> list[str]:
         """Describe the phase of a step, and warn if there is no held-out text."""
         lines = [self.at(step).describe(steps)]

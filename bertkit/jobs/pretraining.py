@@ -92,6 +92,10 @@ class PretrainingJob(Job[PretrainSettings]):
         cache = None if self.directory is None else self.directory / "cache"
         return make_phases(self.settings, self.steps, self.examples, cache, self.choices.micro_sequences)
 
+    def work(self, steps: int) -> int:
+        """Return the tokens of the first steps, since those of the final phase are longer."""
+        return self.order.most_tokens(steps)
+
     def lines(self, state: TrainingState) -> list[str]:
         """Describe the phase and the length of the run, and what is frozen."""
         lines = self.order.lines(self.examples, self.steps, state.first_step)

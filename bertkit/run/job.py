@@ -128,6 +128,10 @@ class Job(ABC, Generic[SettingsT]):
     def order(self) -> Order:
         """The examples of every step, after all choices are made."""
 
+    def work(self, steps: int) -> int:
+        """Return how much of a run's work its first steps are, in any unit, to estimate the time left."""
+        return steps
+
     @property
     def warmup_steps(self) -> float:
         """The number of steps of the warm-up, not always whole."""

@@ -69,8 +69,9 @@ def run_steps(job: AnyJob) -> Iterator[StepReport]:
 def training(job: AnyJob, state: TrainingState) -> Iterator[Trainer]:
     """Open what the steps of a run need, from its current step to its end."""
     is_main = state.accelerator.is_main_process
-    progress = Progress(job.label, job.steps, done=state.first_step, silent=not is_main, has_lines=True)
-    rows = _WrittenRows(state, job, progress) if is_main else _Rows(state, progress)
+    done, total = job.work(state.first_step), job.work(job.steps)
+    progress = Progress(job.label, total, done=done, silent=not is_main, has_lines=True)
+    rows = (_WrittenRows if is_main else _Rows)(state, job, progress)
     with (
         closing(rows),
         progress,
@@ -218,8 +219,8 @@ def _batches(state: TrainingState, job: AnyJob) -> AbstractContextManager[Callab
 class _Rows:
     """Tokens, seconds and means from one row of metrics.jsonl to the next, in every process; `_WrittenRows` also writes the rows."""
 
-    def __init__(self, state: TrainingState, progress: Progress) -> None:
-        self.progress, self.window = progress, state.writer.history.window
+    def __init__(self, state: TrainingState, job: AnyJob, progress: Progress) -> None:
+        self.job, self.progress, self.window = job, progress, state.writer.history.window
         self.num_tokens, self.seconds = 0, 0.0
 
     def add(self, report: StepReport, metrics: dict[str, float], is_logged: bool) -> None:
@@ -227,7 +228,7 @@ class _Rows:
 
         Losses, accuracies and the gradient norm are means over the steps since the last row.
         """
-        self.progress.advance(report.step)
+        self.progress.advance(self.job.work(report.step))
         self.num_tokens, self.seconds = self.num_tokens + report.num_tokens, self.seconds + report.seconds
         for finished in report.now_read:
             self.window.add(finished.measured)
@@ -258,8 +259,7 @@ class _WrittenRows(_Rows):
     """The rows of process 0, with their lines on the console."""
 
     def __init__(self, state: TrainingState, job: AnyJob, progress: Progress) -> None:
-        super().__init__(state, progress)
-        self.job = job
+        super().__init__(state, job, progress)
         self.is_printed = functools.partial(job.settings.log.prints, steps=job.steps)
         self.log = MetricsLog(state.directory / "metrics.jsonl", state.first_step)
         self.trackers = Trackers(job.settings.log.trackers, state.directory, to_mapping(job.settings))

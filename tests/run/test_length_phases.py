@@ -65,6 +65,18 @@ def test_final_phase_begins_at_its_share(
     assert (len(first.micro_batches), len(final.micro_batches)) == (3, 4)
 
 
+def test_the_work_of_a_run_counts_the_tokens_of_both_lengths(prepared_dir: Path, tmp_path: Path) -> None:
+    phases = _phases(settings_of(), 10, open_prepared(prepared_dir), tmp_path, [5, 3])
+    short, long = 12 * 24, 12 * 56
+    assert [phases.most_tokens(steps) for steps in (0, 5, 6, 7, 10)] == [
+        0,
+        5 * short,
+        6 * short,
+        6 * short + long,
+        6 * short + 4 * long,
+    ]
+
+
 def test_a_run_without_a_final_phase_is_one_phase(prepared_dir: Path, tmp_path: Path) -> None:
     settings = settings_of("final_phase.max_seq_length=null")
     (only,) = _phases(settings, 10, open_prepared(prepared_dir), tmp_path, [5]).all
