@@ -41,7 +41,7 @@ DRAWN = {
     "30 % masked": "the same, by bertkit",
     "mini": "model=mini, with BERT's settings", "mini from scratch": "model=mini, with its own settings",
     "hugging_face_modern": "transformers' Trainer, ModernBERT", "modern_mini": "model=modern_mini",
-    "disentangled": "modern_mini, disentangled positions", "narrow": "modern_mini, 192 wide",
+    "disentangled": "modern_mini, disentangled positions", "narrow": "modern_mini, 192 wide", "narrower": "modern_mini, 128 wide",
 }  # fmt: skip
 STYLE = """
 text { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
