@@ -120,9 +120,9 @@ def delegate(command: str, settings: CommandSettings, read: Sequence[object]) ->
     finished = command_of(command).finished
     if finished is not None and _function(finished)(settings, *read):
         return True
-    for run in settings.distributed:
-        world.check_accelerate(os.environ, run)
     for run in settings.distributed or (settings,):
+        if "device" in vars(run):
+            world.check_accelerate(os.environ, run)
         if run.bf16_device is not None:
             processors.check_precision("bf16", run.bf16_device)  # processes that start from here inherit what it sets
     launch = settings.worker_launch

@@ -115,21 +115,26 @@ def enter(launch: LaunchConfig) -> World:
 
 
 def check_accelerate(variables: Mapping[str, str], settings: "DataclassInstance") -> None:
-    """Refuse variables of `accelerate launch` that ask for something else than the settings of a run, or for what bertkit lacks."""
+    """Refuse variables of `accelerate launch` that ask for something else than the settings, or for what a command lacks."""
     values, use_cpu = to_mapping(settings), variables.get("ACCELERATE_USE_CPU", "").lower()
     micro, size = at(values, "batch.micro_sequences"), world_from_environment().size
     parts = f"{at(values, 'batch.sequences') / (micro * size):g}" if isinstance(micro, int) else "1"
-    known = {  # the value that says the same as the settings, and the settings
-        "MIXED_PRECISION": (values["precision"], f"precision={values['precision']}"),
-        "GRADIENT_ACCUMULATION_STEPS": (parts, f"batch.micro_sequences={micro} makes {parts} of the global batch"),
-        "USE_CPU": ("no" if values["device"] == "cuda" else use_cpu, f"device={values['device']}"),
+    known = {  # the setting, the value that says the same, and what the setting says
+        "MIXED_PRECISION": ("precision", values.get("precision"), f"precision={values.get('precision')}"),
+        "GRADIENT_ACCUMULATION_STEPS": (
+            "batch",
+            parts,
+            f"batch.micro_sequences={micro} makes {parts} of the global batch",
+        ),
+        "USE_CPU": ("device", "no" if values["device"] == "cuda" else use_cpu, f"device={values['device']}"),
     }
     problems = []
     for variable, value in sorted(variables.items()):
         name = variable.removeprefix("ACCELERATE_")
-        same, said = known.get(name, ("no", "bertkit has no setting for it"))
+        setting, same, said = known.get(name, ("", "no", ""))
         if name != variable and not HARMLESS.fullmatch(name) and value.lower() not in ("", "0", "no", "false", same):
-            problems.append(f"{variable}={value}, but {said}; set both alike, or leave it out of accelerate launch")
+            differs = f"{said}; set both alike, or" if setting in values else "this command has no setting for it;"
+            problems.append(f"{variable}={value}, but {differs} leave it out of accelerate launch")
     refuse(problems)
 
 

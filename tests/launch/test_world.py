@@ -111,7 +111,7 @@ ASKED = [  # a variable of Accelerate, settings, the words of the refusal; None:
     ("GRADIENT_ACCUMULATION_STEPS=4", ["batch.sequences=32", "batch.micro_sequences=8"], None),
     ("USE_CPU=True", ["device=cuda"], "ACCELERATE_USE_CPU=True, but device=cuda"),
     ("USE_CPU=True", ["device=auto"], None),
-    ("USE_FSDP=true", [], "ACCELERATE_USE_FSDP=true, but bertkit has no setting for it"),
+    ("USE_FSDP=true", [], "ACCELERATE_USE_FSDP=true, but this command has no setting for it"),
     ("DYNAMO_BACKEND=INDUCTOR", [], "ACCELERATE_DYNAMO_BACKEND=INDUCTOR, but "),
     ("DYNAMO_MODE=default", [], None),
 ]
@@ -125,6 +125,57 @@ def test_accelerates_variables_agree_with_the_settings(
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     code = run(["pretrain", "data_dir=nowhere", "output_dir=nothing", *settings])
     refused(code, words or "nowhere", capsys, alone=True)
+
+
+USED = [  # commands that use a model, a variable of Accelerate, and the words of the refusal; None: it is followed
+    (
+        ["predict", "text=a"],
+        "MIXED_PRECISION=bf16",
+        "ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32; set both alike",
+    ),
+    (["predict", "text=a", "precision=bf16"], "MIXED_PRECISION=bf16", None),
+    (["predict", "text=a"], "GRADIENT_ACCUMULATION_STEPS=1", None),
+    (["predict", "text=a"], "USE_FSDP=true", "ACCELERATE_USE_FSDP=true, but this command has no setting for it"),
+    (
+        ["embed", "input=FILE", "output=FILE.npy"],
+        "MIXED_PRECISION=fp16",
+        "ACCELERATE_MIXED_PRECISION=fp16, but precision=fp32",
+    ),
+    (
+        ["evaluate", "task.files.dev=FILE"],
+        "MIXED_PRECISION=bf16",
+        "ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32",
+    ),
+    (
+        ["search", "question=a", "index=FILE"],
+        "MIXED_PRECISION=bf16",
+        "ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32",
+    ),
+    (["serve"], "USE_CPU=true", None),
+    (["serve"], "MIXED_PRECISION=bf16", "ACCELERATE_MIXED_PRECISION=bf16, but precision=fp32"),
+    (
+        ["view", "text=a", "output=FILE.html"],
+        "MIXED_PRECISION=bf16",
+        "ACCELERATE_MIXED_PRECISION=bf16, but this command has no setting for it",
+    ),
+    (["view", "text=a", "output=FILE.html"], "MIXED_PRECISION=no", None),
+]
+
+
+@pytest.mark.parametrize(("command", "variable", "words"), USED)
+def test_accelerates_variables_agree_with_the_settings_of_commands_that_use_a_model(
+    command: list[str],
+    variable: str,
+    words: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+) -> None:
+    (file := tmp_path / "file.txt").write_text("label\ttext\n1\ta\n")
+    (empty := tmp_path / "empty").mkdir()  # no model: what is followed ends here
+    monkeypatch.setenv(*f"ACCELERATE_{variable}".split("="))
+    code = run([word.replace("FILE", str(file)) for word in [*command, f"model_dir={empty}"]])
+    refused(code, words or str(empty), capsys)
 
 
 def test_accelerate_launch_trains_with_matching_precision(prepared_dir: Path, tmp_path: Path, python: Path) -> None:
