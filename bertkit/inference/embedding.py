@@ -149,23 +149,23 @@ class Embedder:
             yield start, sum(len(text) > longest for text in ids), FeatureBatches(features, "sequence")
 
     def encode_ids(
-        self, texts: Sequence[str | list[int]], start: int = 0, prompt: str | None = None
+        self, texts: Sequence[str | list[int]], start: int = 0, prompt: str | None = None, what: str = "texts"
     ) -> list[list[int]]:
         """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`.
 
-        `prompt` is written before each text; None for that of the pooling.
+        `prompt` is written before each text; None for that of the pooling. `what` names the texts in messages.
         """
         prompt = self.pooling.prompt if prompt is None else prompt
         facts = self.tokenizer.facts
         for number, text in enumerate(texts, start):
             if isinstance(text, list) and (wrong := [token for token in text if not 0 <= token < facts.size]):
                 raise InputError(
-                    f"texts[{number}]: token {wrong[0]}: expected ids of the model's tokenizer, 0 to {facts.size - 1}"
+                    f"{what}[{number}]: token {wrong[0]}: expected ids of the model's tokenizer, 0 to {facts.size - 1}"
                 )
             if not isinstance(text, (str, list)):
-                raise InputError(f"texts[{number}]: {not_text('text', text)}")
+                raise InputError(f"{what}[{number}]: {not_text('text', text)}")
             if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise InputError(f"texts[{number}]: contains half of a surrogate pair; remove it")
+                raise InputError(f"{what}[{number}]: contains half of a surrogate pair; remove it")
         given = [prompt + text for text in texts if isinstance(text, str)]
         encoded = iter(self.tokenizer.encode_texts([*map(self._lowered, given)] if self.pooling.lowercase else given))
         return [

@@ -17,7 +17,6 @@ from bertkit.apps.explain.explain import explain
 from bertkit.apps.explain.pictures import attention_page
 from bertkit.apps.server.queues import RefusedError
 from bertkit.base.errors import InputError, LibraryError
-from bertkit.base.text_files import without_surrogates
 from bertkit.base.typed_settings import refuse
 from bertkit.inference.embedding import Embedder, pooling_of
 from bertkit.inference.forward import predict_local
@@ -311,13 +310,13 @@ def _texts_of(embedder: Embedder, inputs: Sequence[object], max_tokens: int) -> 
     for number, value in enumerate(inputs):
         match value:
             case str():
-                texts.append(without_surrogates(value))
+                texts.append(value)
             case list() if {*map(type, value)} <= {int}:
                 texts.append(value)
             case _:
                 wrong.append(f"inputs[{number}]: {JSON_TYPES[type(value)]}, expected a text")
     refuse(wrong)
-    ids = embedder.encode_ids(texts)  # takes a hundredth of the model's time
+    ids = embedder.encode_ids(texts, what="inputs")  # takes a hundredth of the model's time
     num_tokens = sum(min(len(text), embedder.max_seq_length) for text in ids)
     if num_tokens > max_tokens:
         raise _too_large(num_tokens, max_tokens)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.base.json_stream import json_values
-from bertkit.base.text_files import is_blank, parse_json, without_surrogates
+from bertkit.base.text_files import is_blank, parse_json
 from bertkit.tasks.reading.cells import BLANK, Lines
 
 Records = Iterator[tuple[int, object]]
@@ -122,13 +122,16 @@ def _regions(results: Sequence[object]) -> Iterator[dict[str, object]]:
                 yield {"start": start, "end": end, "label": value.get(kind), "text": value.get("text")}
 
 
-def clean(value: object) -> object:
-    """Replace lone surrogates, which JSON can contain, but UTF-8 cannot."""
+def joined_texts(value: object) -> object:
+    """Join surrogate pairs in all texts of a value; raises ValueError for half of one, which no tokenizer can read."""
     match value:
-        case str():
-            return without_surrogates(value)
+        case str() if not value.isascii():
+            try:
+                return value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                raise ValueError("contains half of a surrogate pair; remove it") from None
         case dict():
-            return {key: clean(item) for key, item in value.items()}
+            return {key: joined_texts(item) for key, item in value.items()}
         case list():
-            return [clean(item) for item in value]
+            return [joined_texts(item) for item in value]
     return value

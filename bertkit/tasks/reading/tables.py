@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError, by_similarity, check_distinct, named
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
-from bertkit.tasks.reading.json_records import clean, json_lines, json_records, with_entities
+from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -294,7 +294,13 @@ def records(
             if not isinstance(row, dict):
                 expected = "expected an object with named fields (a list of them belongs in a .json file)"
                 raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; {expected}")
-            yield TableRow(number, {key: clean(value) for key, value in row.items()})
+            cells = {}
+            for key, value in row.items():
+                try:
+                    cells[key] = joined_texts(value)
+                except ValueError as error:
+                    raise InputError(f"{name}:{counts}{number}: {key!r:.80} {error}") from None
+            yield TableRow(number, cells)
 
     own = mappings()
     first = next(own, None)

@@ -155,9 +155,21 @@ def test_swag_is_read(tmp_path: Path) -> None:
     assert own == ChoiceExample("0", "One.", ("a", "b", "c"), 1)
 
 
-def test_lone_surrogate_in_table(tmp_path: Path) -> None:
-    write(tmp_path, "train.jsonl", '{"text": "a \\ud83d b", "label": "x"}\n')
-    assert rows(read(tmp_path, "sequence", "train"))[0][1] == "a \ufffd b"
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+@pytest.mark.parametrize(
+    ("task", "cells"),
+    [
+        ("sequence", '"text": "a \\ud83d b", "label": "x"'),
+        ("tagging", '"tokens": ["a", "\\ude00"], "tags": ["O", "O"]'),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused(name: str, task: str, cells: str, tmp_path: Path) -> None:
+    """As by transformers, whose tokenizers take no such text, and by datasets."""
+    whole = cells.replace("\\ud83d", "\\ud83d\\ude00").replace('"\\ude00', '"\\ud83d\\ude00')
+    write(tmp_path, name, f"{{{whole}}}\n{{{cells}}}\n")
+    field = cells.partition(":")[0].strip('"')
+    with pytest.raises(InputError, match=rf"{name}:2: '{field}' contains half of a surrogate pair; remove it"):
+        read(tmp_path, task, "train")
 
 
 def test_every_row_of_a_test_file_counts(tmp_path: Path) -> None:
