@@ -46,7 +46,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
         text = None if table.present(columns.words or WORDS) else table.present(columns.text or TEXTS)
         if text is not None:
             return _examples(reading, tagged_texts(reading, text))
-        return _examples(reading, _sentences(reading) if table.names else table.sentences())
+        return _examples(reading, _sentences(reading) if table.names or table.is_typed else table.sentences())
 
     def features(self, examples: Sequence[TaggingExample], tokenizer: Tokenizer) -> list[TaggingFeature]:
         """Split words into pieces, and long sentences or documents into windows of whole words."""

@@ -183,6 +183,49 @@ def test_all_wrong_inputs_and_fields_of_a_request_are_named(server: Server) -> N
     assert message("/embed", {"inputs": [*range(20)]}).endswith(" and 12 more")
 
 
+A_TEXT = "expected a text"
+AN_INPUT = "expected a text, a list or an object"
+NO_INPUTS: list[tuple[str, str, Any, str]] = [  # a path, a model, what is no input of it, and the words of the refusal
+    ("/predict", "stars", None, f"null, {AN_INPUT}"),
+    ("/predict", "names", None, f"null, {AN_INPUT}"),
+    ("/predict", "words", None, f"null, {AN_INPUT}"),
+    ("/predict", "writer", None, f"null, {AN_INPUT}"),
+    ("/predict", "stars", True, f"true or false, {AN_INPUT}"),
+    ("/predict", "stars", 3, f"a number, {AN_INPUT}"),
+    ("/predict", "stars", ["a", None], "'text' is ['a', None]; expected text"),
+    ("/predict", "stars", [["a"]], "'text' is [['a']]; expected text"),
+    ("/predict", "stars", {"text": None}, "no column 'text' or 'sentence' or 'sentence1' (it has: none)"),
+    ("/predict", "names", {}, "no column 'tokens' or 'words' (it has: none)"),
+    ("/predict", "reader", {"question": "kan", "context": None}, "no column 'context' (it has: 'question')"),
+    ("/view", "stars", 3, f"a number, {AN_INPUT}"),
+    ("/view", "stars", ["a", None], "'text' is ['a', None]; expected text"),
+    (
+        "/view",
+        "words",
+        {"txt": "a"},
+        "no column 'text' or 'sentence' or 'sentence1' (it has: 'txt'); did you mean 'txt'?",
+    ),
+    ("/embed", "bare", None, f"null, {A_TEXT}"),
+    ("/v1/embeddings", "bare", None, f"null, {A_TEXT}"),
+    ("/v1/embeddings", "bare", "\ud800", "contains half of a surrogate pair; remove it"),
+]
+
+
+@pytest.mark.parametrize(("path", "model", "value", "wrong"), NO_INPUTS)
+def test_an_input_of_another_type_is_refused(server: Server, path: str, model: str, value: Any, wrong: str) -> None:
+    good = ["kan", "lon"] if model == "reader" else "kan"
+    field = {"/v1/embeddings": "input", "/view": "input"}.get(path, "inputs")
+    answer = ask(server.port, path, {"model": model, field: value if path == "/view" else [good, value]})
+    assert (answer.status, answer.code) == (400, "bad_input")
+    assert answer.json["error"]["message"] == f"{field if path == '/view' else f'{field}[1]'}: {wrong}"
+
+
+def test_null_in_a_row_leaves_the_field_out(server: Server) -> None:
+    rows = [{"text": "kan lon"}, {"text": "kan lon", "text_pair": None}]
+    first, second = ask(server.port, "/predict", {"model": "stars", "inputs": rows}).json["predictions"]
+    assert first["probabilities"] == second["probabilities"]
+
+
 def test_vectors_are_those_of_embed(server: Server, models: Path) -> None:
     texts = ["kan lon", "", "min " * 140]
     for name in ("stars", "bare"):

@@ -593,3 +593,9 @@ def test_memory_does_not_grow_with_the_input(command: str, make: Make, tmp_path:
         peaks.append(int(output_of(started)) / 1024)
         assert len(read(tmp_path / f"{count}.jsonl")) == count
     assert peaks[1] < peaks[0] + 16, peaks  # MB; the input is 19 MB, its ids and features many times that
+
+
+def test_a_record_without_columns_is_refused_by_a_tagger(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "in.jsonl").write_text('{}\n{"words": ["kan"]}\n')
+    code = run(["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.jsonl'}", "output=-", "device=cpu"])
+    refused(code, "in.jsonl:1: no column 'tokens' or 'words' (it has: none)", capsys)

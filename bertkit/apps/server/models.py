@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,13 @@ from numpy.typing import NDArray
 
 from bertkit.apps.explain.explain import explain
 from bertkit.apps.explain.pictures import attention_page
+from bertkit.apps.server.inputs import JSON_TYPES, Input, as_read, lines_of, wrong_type
 from bertkit.apps.server.queues import RefusedError
 from bertkit.base.errors import InputError, LibraryError
 from bertkit.base.typed_settings import refuse
 from bertkit.inference.embedding import Embedder, pooling_of
 from bertkit.inference.forward import predict_local
-from bertkit.inference.predictor import read_inputs
+from bertkit.inference.predictor import ReadInputs, read_inputs
 from bertkit.inference.task_model import (
     Predictor,
     TaskModel,
@@ -34,27 +34,12 @@ from bertkit.kernels import fast
 from bertkit.model.bert_config import FOLLOWS
 from bertkit.model.heads import BertWithHeads
 from bertkit.settings.serve import ServeSettings
-from bertkit.tasks.feature import Feature
 from bertkit.tasks.label_kinds import NextSentencePair
-from bertkit.tasks.task import AnyTask, Example, Row
+from bertkit.tasks.task import AnyTask, Row
 from bertkit.train import processes
 
 VIEW_STEPS = 32  # of integrated gradients: 7 s for 128 tokens of a MiniLM on two busy cores
-JSON_TYPES = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object",
-              bool: "true or false", type(None): "null"}  # fmt: skip
 ResultT = TypeVar("ResultT", covariant=True)
-
-
-@dataclasses.dataclass(slots=True)
-class _Input:
-    """An input of a request."""
-
-    request: int  # index of the request
-    index: int  # within the request
-    value: object
-    task: AnyTask  # predicts this input
-    examples: list[Example] = dataclasses.field(default_factory=list)  # one, when it has been read
-    features: list[Feature] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,13 +99,13 @@ class ServedModel:
     ) -> RequestResults[list[Row]]:
         """Predict the inputs of many requests; the result of a request is a list of rows, or an error."""
         inputs = [
-            _Input(request, index, _as_pair(value, self.predictor.task), self.predictor.task)
+            Input(request, index, as_read(value, self.predictor.task), self.predictor.task)
             for request, values in enumerate(requests)
             for index, value in enumerate(values)
         ]
         errors = self._read(inputs)
         errors = self._too_long(inputs, max_tokens) | errors
-        groups: defaultdict[object, list[_Input]] = defaultdict(list)
+        groups: defaultdict[object, list[Input]] = defaultdict(list)
         for one in inputs:
             if one.request not in errors:
                 groups[type(one.task), one.task.num_choices(one.examples)].append(one)
@@ -168,37 +153,45 @@ class ServedModel:
 
     def view(self, value: object, settings: ServeSettings) -> str:
         """Return the HTML page that explains one input."""
-        (read,) = read_inputs(self._viewer, [_as_pair(value, self._viewer.task)])
-        lengths, most = [len(feature.input_ids) for feature in read.features], settings.max_view_tokens
+        one = Input(0, 0, as_read(value, self._viewer.task), self._viewer.task)
+        if error := self._error_of([one], self._viewer):
+            raise InputError(*(line.replace("inputs[0]", "input", 1) for line in lines_of(error, [one])))
+        lengths, most = [len(feature.input_ids) for feature in one.features], settings.max_view_tokens
         if max(lengths, default=0) > most:
             raise RefusedError(413, "too_large", f"input: {max(lengths)} tokens; expected at most {most}")
         if sum(lengths) > settings.max_tokens:
             raise _too_large(sum(lengths), settings.max_tokens)
-        return attention_page(explain(self._viewer, read, steps=VIEW_STEPS), self.name)
+        return attention_page(
+            explain(self._viewer, ReadInputs(one.task, one.examples, one.features), steps=VIEW_STEPS), self.name
+        )
 
-    def _read(self, inputs: Sequence[_Input]) -> dict[int, Exception]:
+    def _read(self, inputs: Sequence[Input]) -> dict[int, Exception]:
         """Read all inputs of the same form together; if one is wrong, read each request alone. Return the errors by request.
 
         They name each wrong input of a request, or what is wrong with its inputs together, such as an id that two have.
         """
         lines: defaultdict[int, list[str]] = defaultdict(list)
-        forms: defaultdict[object, list[_Input]] = defaultdict(list)
+        forms: defaultdict[object, list[Input]] = defaultdict(list)
         for one in inputs:
             forms[tuple(one.value) if isinstance(one.value, dict) else type(one.value)].append(one)
         for alike in forms.values():
-            groups = itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike) else ()
+            groups = (
+                itertools.groupby(alike, key=lambda one: one.request) if self._error_of(alike, self.predictor) else ()
+            )
             for request, group in groups:
                 own = list(group)
-                if together := self._error_of(own):
-                    alone = [line for one in own for line in _lines(self._error_of([one]), [one])]
-                    lines[request] += alone or _lines(together, own)
+                if together := self._error_of(own, self.predictor):
+                    alone = [line for one in own for line in lines_of(self._error_of([one], self.predictor), [one])]
+                    lines[request] += alone or lines_of(together, own)
         return {request: InputError(*own) for request, own in lines.items()}
 
-    def _error_of(self, inputs: Sequence[_Input]) -> InputError | None:
+    @staticmethod
+    def _error_of(inputs: Sequence[Input], predictor: Predictor) -> InputError | None:
         """Read inputs of the same form together; return the error if one of them is wrong."""
         remaining = iter(inputs)
         try:
-            for read in read_inputs(self.predictor, [one.value for one in inputs]):
+            refuse(*map(wrong_type, itertools.count(1), inputs))
+            for read in read_inputs(predictor, [one.value for one in inputs]):
                 share = list(itertools.islice(remaining, len(read.examples)))
                 for one, example in zip(share, read.examples, strict=True):
                     one.task, one.examples, one.features = read.task, [example], []
@@ -210,7 +203,7 @@ class ServedModel:
             return error
         return None
 
-    def _too_long(self, inputs: Sequence[_Input], max_tokens: int) -> dict[int, Exception]:
+    def _too_long(self, inputs: Sequence[Input], max_tokens: int) -> dict[int, Exception]:
         """Return the errors of the requests that have too many tokens."""
         search = self.predictor.task.config.generation
         num_written = 0 if search is None else search.max_target_length  # largest number, for each input
@@ -223,7 +216,7 @@ class ServedModel:
             if num_tokens > max_tokens
         }
 
-    def _row(self, one: _Input, prediction: object, num_alternatives: int) -> Row:
+    def _row(self, one: Input, prediction: object, num_alternatives: int) -> Row:
         """Return the row that `predict` writes; the id of an input without one is its index in the request."""
         features = [feature.of_example(0) for feature in one.features]
         (row,) = one.task.rows(one.examples, features, [prediction])
@@ -327,22 +320,3 @@ def _too_large(num_tokens: int, most: int, with_written: bool = False) -> Refuse
     what = "inputs, with the longest texts that may be written" if with_written else "inputs"
     message = f"{what}: {num_tokens:,} tokens; expected at most {most:,}; send several requests"
     return RefusedError(413, "too_large", message)
-
-
-def _as_pair(value: object, task: AnyTask) -> object:
-    """Turn a list of two texts into a tuple, which JSON lacks; for a tagging model it stays a list of words."""
-    match value:
-        case [str(), str()] if not task.has_words:
-            return tuple(value)
-    return value
-
-
-def _lines(error: InputError | None, inputs: Sequence[_Input]) -> list[str]:
-    """Return what is wrong with inputs, by their indices in the request, from 0, without the advice for the command line."""
-    lines = []
-    for line in () if error is None else map(str, error.args):
-        place = re.match(r"inputs: row (\d+)", line)
-        if place is not None and 0 < int(place[1]) <= len(inputs):
-            line = f"inputs[{inputs[int(place[1]) - 1].index}]{line[place.end() :]}"
-        lines.append(re.sub(r"(;|,? or) set (task\.\S+|format=)[^;]*$", "", line))
-    return lines

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from bertkit.apps.server import bodies
 from bertkit.apps.server.service import Service
+from bertkit.base.errors import InputError
 from bertkit.display.page import hash_of, policy, render, serve_policy
 
 Vectors = NDArray[np.float32]
@@ -84,7 +85,10 @@ async def embed(body: bodies.EmbedBody, request: Request) -> Response:
 async def openai_embed(body: bodies.OpenAIBody, request: Request) -> Response:
     """A vector for each text, as OpenAI sends them."""
     of_ours = bodies.EmbedBody(inputs=[*body.input], model=body.model)
-    embedded = await service_of(request).embed(of_ours, await _num_tokens(request))
+    try:
+        embedded = await service_of(request).embed(of_ours, await _num_tokens(request))
+    except InputError as error:
+        raise InputError(*(str(line).replace("inputs[", "input[", 1) for line in error.args)) from None
     written = ENCODINGS[body.encoding_format](embedded.vectors)
     data = (f'{{"object": "embedding", "index": {place}, "embedding": {one}}}' for place, one in enumerate(written))
     usage = {"prompt_tokens": embedded.num_tokens, "total_tokens": embedded.num_tokens}

@@ -94,7 +94,7 @@ class InputTable:
         key = user_name(f"task.columns.{setting}")
         return (
             f"{self.place(1)}: no column {expected or f'for {key}'} (it has: "
-            f"{named(by_similarity(names, self.names))}){next(filter(None, hints), '')}; set {key}={number}"
+            f"{named(by_similarity(names, self.names)) or 'none'}){next(filter(None, hints), '')}; set {key}={number}"
         )
 
     def find(self, column: Column, setting: str) -> str:
