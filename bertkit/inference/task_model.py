@@ -239,10 +239,12 @@ def _general_settings(kind: str, model: BertWithHeads, max_length: int | None, c
 def _search_of(model: BertWithHeads, changes: Settings) -> dict[str, object]:
     if model.source is None:
         return {}
-    sample = at(changes, "generation.sample")
-    has_decoder = model.config.decoder is not None
+    sample, length = (at(changes, f"generation.{name}") for name in ("sample", "max_target_length"))
     return generation_json.search_of(
-        model.source, has_decoder=has_decoder, sample=sample if isinstance(sample, bool) else None
+        model.source,
+        has_decoder=model.config.decoder is not None,
+        sample=sample if isinstance(sample, bool) else None,
+        has_length=length is not None,
     )
 
 

@@ -43,18 +43,21 @@ class _Search:
     top_p: float | None = None
 
 
-def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None) -> dict[str, object]:
+def search_of(
+    directory: Path, *, has_decoder: bool, sample: bool | None = None, has_length: bool = False
+) -> dict[str, object]:
     """Return the settings `task.generation.*` that the files of a model name; a line names what bertkit's search lacks.
 
-    If they name other settings but no beams or no length, the search is greedy and writes at most 20 tokens, as in `transformers`.
-    Without a decoder of its own, a model counts the text that it continues in `max_length`, for which there is no setting. `sample` is
+    If they name no beams or no length, the search is greedy and writes at most 20 tokens, as in `transformers`; a line says so,
+    unless the user sets a length (`has_length`). Without a decoder of its own, a model counts the text that it continues in
+    `max_length`, for which there is no setting; if its files name nothing else either, the settings are bertkit's own. `sample` is
     what a user asks for, None if that is left to the files. Raises InputError for a value of another type.
     """
     path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
     content = {} if path is None else _with_decoder(checked(JsonObject, read_json(path), path))
     fixed = FIXED if has_decoder else FIXED | {"max_length": None}
     search = checked(_Search, content, path or directory)
-    beams, is_named = search.num_beams or 1, any(value is not None for value in vars(search).values())
+    beams, is_named = search.num_beams or 1, has_decoder or any(value is not None for value in vars(search).values())
     others = [
         f"{key}={content[key]!r:.40}"
         for key, value in fixed.items()
@@ -63,6 +66,11 @@ def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None)
     if others:
         warn_once(
             f"{path}: {', '.join(others)}: bertkit's search for texts has no such setting, so it may write other texts than transformers"
+        )
+    if has_decoder and not (search.max_length or search.max_new_tokens or has_length):
+        warn_once(
+            f"{path or directory}: no max_length: texts have at most {_USUAL_LENGTH} tokens, as in transformers; set "
+            "task.generation.max_target_length= for longer ones"
         )
     longest = search.max_length - 1 if search.max_length and has_decoder else None  # without the token that begins it
     samples = is_named and (search.do_sample if sample is None else sample)

@@ -67,7 +67,7 @@ def theirs(folder: Path) -> list[str]:
 @pytest.mark.parametrize("keys", [
     {"max_length": 9}, {"num_beams": 1, "max_length": 9}, {"num_beams": 1, "max_new_tokens": 4, "max_length": 9}, {"num_beams": 3, "max_length": 17},
     {"num_beams": 3, "max_length": 17, "length_penalty": -3.0}, {"num_beams": 4, "max_length": 12, "num_return_sequences": 3},
-    {"num_beams": 2}, {"do_sample": False},
+    {"num_beams": 2}, {"do_sample": False}, {},
 ], ids=str)  # fmt: skip
 def test_texts_are_those_of_transformers(keys: dict[str, Any], file: str, tmp_path: Path, capsys: Capsys) -> None:
     predictor = load_predictor(published(tmp_path, keys, file), device="cpu")
@@ -90,14 +90,22 @@ def test_an_old_file_may_have_its_search_in_the_part_of_the_decoder(of_all: dict
     assert ours == theirs(folder)
 
 
-def test_texts_without_a_length_have_as_many_tokens_as_in_transformers(tmp_path: Path) -> None:
-    folder = published(tmp_path, {"num_beams": 2})
+@pytest.mark.parametrize("keys", [{}, {"num_beams": 2}])
+def test_texts_without_a_length_have_as_many_tokens_as_in_transformers(
+    keys: dict[str, Any], tmp_path: Path, capsys: Capsys
+) -> None:
+    folder = published(tmp_path, keys)
     tensors = load_file(folder / "model.safetensors")
     tensors["decoder.cls.predictions.bias"][3] = -99.0  # no text ends
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     ours = [row["text"] for row in load_predictor(folder, device="cpu")(TEXTS)]
     assert ours == theirs(folder)
     assert {len(text.split()) for text in ours} == {20}
+    line = f"warning: {folder / FILE}: no max_length: texts have at most 20 tokens, as in transformers; set "
+    assert capsys.readouterr().err.count(line) == 1
+    (longer, *_) = load_predictor(folder, device="cpu", **{"task.generation.max_target_length": 27})(TEXTS)
+    assert len(longer["text"].split()) == 27
+    assert "max_length" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
