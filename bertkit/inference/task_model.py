@@ -57,6 +57,9 @@ class TaskModel:
         kernels: Literal["auto", "plain"] = "auto",
     ) -> Predictor:
         """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's."""
+        search = self.task.config.generation
+        if search is not None and self.model.config.decoder is not None and self.model.source is not None:
+            generation_json.warn_of_length(self.model.source, search.max_target_length)
         self.model.use(fast.choose(kernels))
         most = micro_tokens or AUTO_MICRO_TOKENS[device.type]
         return Predictor(self.model.to(device), self.tokenizer, self.task, precision, most, top_k)
@@ -239,12 +242,10 @@ def _general_settings(kind: str, model: BertWithHeads, max_length: int | None, c
 def _search_of(model: BertWithHeads, changes: Settings) -> dict[str, object]:
     if model.source is None:
         return {}
-    sample, length = (at(changes, f"generation.{name}") for name in ("sample", "max_target_length"))
+    sample = at(changes, "generation.sample")
+    has_decoder = model.config.decoder is not None
     return generation_json.search_of(
-        model.source,
-        has_decoder=model.config.decoder is not None,
-        sample=sample if isinstance(sample, bool) else None,
-        has_length=length is not None,
+        model.source, has_decoder=has_decoder, sample=sample if isinstance(sample, bool) else None
     )
 
 

@@ -53,6 +53,9 @@ def models(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("models")
     for name, heads in HEADS.items():
         export_model(headed_model(tokenizer, *heads, max_position_embeddings=97), tokenizer, folder / name)
+    (folder / "writer" / "generation_config.json").write_text(
+        '{"max_length": 21}'
+    )  # named, so no line says that it is not
     text = write_text(folder / "text.txt", make_text(11))
     library = ["index", f"corpus.path={text}", f"model_dir={folder / 'bare'}", f"output={folder / 'library.db'}"]
     assert run([*library, "passages.words=31", "passages.overlap=0"]) == 0

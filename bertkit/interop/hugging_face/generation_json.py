@@ -43,20 +43,17 @@ class _Search:
     top_p: float | None = None
 
 
-def search_of(
-    directory: Path, *, has_decoder: bool, sample: bool | None = None, has_length: bool = False
-) -> dict[str, object]:
+def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None) -> dict[str, object]:
     """Return the settings `task.generation.*` that the files of a model name; a line names what bertkit's search lacks.
 
-    If they name no beams or no length, the search is greedy and writes at most 20 tokens, as in `transformers`; a line says so,
-    unless the user sets a length (`has_length`). Without a decoder of its own, a model counts the text that it continues in
-    `max_length`, for which there is no setting; if its files name nothing else either, the settings are bertkit's own. `sample` is
-    what a user asks for, None if that is left to the files. Raises InputError for a value of another type.
+    If they name no beams or no length, the search is greedy and writes at most 20 tokens, as in `transformers`. Without a decoder of
+    its own, a model counts the text that it continues in `max_length`, for which there is no setting; if its files name nothing else
+    either, the settings are bertkit's own. `sample` is what a user asks for, None if that is left to the files. Raises InputError for
+    a value of another type.
     """
-    path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
-    content = {} if path is None else _with_decoder(checked(JsonObject, read_json(path), path))
+    path, content = _read(directory)
     fixed = FIXED if has_decoder else FIXED | {"max_length": None}
-    search = checked(_Search, content, path or directory)
+    search = checked(_Search, content, path)
     beams, is_named = search.num_beams or 1, has_decoder or any(value is not None for value in vars(search).values())
     others = [
         f"{key}={content[key]!r:.40}"
@@ -66,11 +63,6 @@ def search_of(
     if others:
         warn_once(
             f"{path}: {', '.join(others)}: bertkit's search for texts has no such setting, so it may write other texts than transformers"
-        )
-    if has_decoder and not (search.max_length or search.max_new_tokens or has_length):
-        warn_once(
-            f"{path or directory}: no max_length: texts have at most {_USUAL_LENGTH} tokens, as in transformers; set "
-            "task.generation.max_target_length= for longer ones"
         )
     longest = search.max_length - 1 if search.max_length and has_decoder else None  # without the token that begins it
     samples = is_named and (search.do_sample if sample is None else sample)
@@ -85,6 +77,24 @@ def search_of(
         "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
     }  # fmt: skip
     return {key: value for key, value in (known | (of_samples if samples else {})).items() if value is not None}
+
+
+def warn_of_length(directory: Path, max_target_length: int) -> None:
+    """Warn if the files of an encoder-decoder name no length, and its texts have the length that is usual in `transformers`."""
+    path, content = _read(directory)
+    if max_target_length == _USUAL_LENGTH and not (content.get("max_length") or content.get("max_new_tokens")):
+        warn_once(
+            f"{path}: no max_length: texts have at most {_USUAL_LENGTH} tokens, as in transformers; for longer ones add it, or set "
+            "task.generation.max_target_length="
+        )
+
+
+def _read(directory: Path) -> tuple[Path, JsonObject]:
+    """Read the file with the search; the content is empty, and the path that of the directory, if there is none."""
+    path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
+    if path is None:
+        return directory, {}
+    return path, _with_decoder(checked(JsonObject, read_json(path), path))
 
 
 def _with_decoder(content: JsonObject) -> JsonObject:

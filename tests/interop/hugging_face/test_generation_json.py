@@ -101,7 +101,9 @@ def test_texts_without_a_length_have_as_many_tokens_as_in_transformers(
     ours = [row["text"] for row in load_predictor(folder, device="cpu")(TEXTS)]
     assert ours == theirs(folder)
     assert {len(text.split()) for text in ours} == {20}
-    line = f"warning: {folder / FILE}: no max_length: texts have at most 20 tokens, as in transformers; set "
+    line = (
+        f"warning: {folder / FILE}: no max_length: texts have at most 20 tokens, as in transformers; for longer ones "
+    )
     assert capsys.readouterr().err.count(line) == 1
     (longer, *_) = load_predictor(folder, device="cpu", **{"task.generation.max_target_length": 27})(TEXTS)
     assert len(longer["text"].split()) == 27
