@@ -33,7 +33,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "endings": ("choice",), "tiny": ("masked_lm", "next_sentence"), "encoder": (),
     "writer": ("generation",),
 }  # fmt: skip
-SHORT = ("task.generation.max_target_length=11", "task.generation.num_candidates=3")
+SHORT = ("task.generation.max_target_length=11", "task.generation.num_beams=4", "task.generation.num_candidates=3")
 HOSTILE = "<script>document.title='x'</script> \u202eevil <img src=x onerror=alert(1)> \U0001f600 e\u0301 kan'\"\\\n lon \u202c"
 LONG = HOSTILE + "\U0001f600 kan" + " mir lon" * 1250
 
