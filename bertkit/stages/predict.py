@@ -33,7 +33,7 @@ def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
     predictor = open_predictor(settings, settings.top_k)
     with opened_examples(predictor.task, settings, inputs, settings.carry_input) as source:
         rows = [row for chunk in _predicted(predictor, source) for row in chunk.rows]
-    _warn(settings, source, len(rows), sum(row["truncated"] for row in rows))
+    _warn(settings, source, len(rows), sum(row["truncated"] for row in rows), source.task.without_prediction(rows))
     return rows
 
 
@@ -50,7 +50,7 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
         if not write_results(source, compute, output, "predictions", not to_file):
             return
         output.finish()
-    _warn(settings, source, output.num_written, output.num_truncated)
+    _warn(settings, source, output.num_written, output.num_truncated, output.num_empty)
     if to_file:
         say(f"{counted(output.num_written, 'prediction')} in {settings.output}", file=sys.stderr)
 
@@ -73,20 +73,26 @@ def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
         yield _Predicted(examples, predictions, _with_fields(source.rows, rows))
 
 
-def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int) -> None:
-    """Print warnings about an empty input, its rows, and truncated examples."""
+def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int, num_empty: int) -> None:
+    """Print warnings about an empty input, its rows, truncated examples, and texts without a mask."""
     if not num_written:
         warn(f"input={settings.input} has no examples; there is nothing to predict")
     warn(*source.warnings)
     if num_truncated:
         warn(source.task.truncated(num_truncated, num_written))
+    if num_empty:
+        warn(
+            f"{num_empty:,} of {counted(num_written, 'text')} without a mask: this model predicts the words that masks stand for; "
+            "write [MASK], or the mask token of the model's tokenizer"
+        )
 
 
 class _PredictionOutput:
     """Where predictions are written: lines or rows, and for some tasks further files beside the output."""
 
     def __init__(self, settings: PredictSettings, task: AnyTask, stack: contextlib.ExitStack) -> None:
-        self.num_written, self.num_truncated, self.partial = 0, 0, None
+        self.num_written, self.num_truncated, self.num_empty, self.partial = 0, 0, 0, None
+        self.task = task
         self.beside: list[tuple[ExtraFile[Example, object], TextIO]] = []
         output_format = cast(type[PredictionFormat], plugins.get("prediction_format", settings.ending))
         if settings.output == "-":
@@ -110,6 +116,7 @@ class _PredictionOutput:
             file.write((between if self.num_written else begin) + kind.text(results.examples, results.predictions))
         self.num_written += len(results.examples)
         self.num_truncated += sum(row["truncated"] for row in results.rows)
+        self.num_empty += self.task.without_prediction(results.rows)
 
     def finish(self) -> None:
         """Write the ends of the files beside the output."""

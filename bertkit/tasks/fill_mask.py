@@ -68,6 +68,10 @@ class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
         """Raise InputError: there are no logits for a whole input."""
         raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")
 
+    def without_prediction(self, rows: Sequence[Row]) -> int:
+        """Return how many texts have no mask."""
+        return sum(not row["masks"] for row in rows)
+
     def row(self, example: SequenceExample[str], prediction: Masks) -> Row:
         """Return the id, the text and its masks."""
         return {"id": example.id, "text": example.text, "masks": prediction}

@@ -148,6 +148,10 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return the best answers to a question, the best first; none for other tasks."""
         return []
 
+    def without_prediction(self, rows: Sequence[Row]) -> int:
+        """Return how many rows predict nothing, since their inputs have nothing to predict."""
+        return 0
+
     def truncated(self, num_truncated: int, num_examples: int) -> str:
         """Return the warning about truncated examples."""
         config, windows = self.config, " or set task.long_texts=mean" if self.head == "sequence" else ""

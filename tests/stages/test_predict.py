@@ -599,3 +599,14 @@ def test_a_record_without_columns_is_refused_by_a_tagger(make: Make, tmp_path: P
     (tmp_path / "in.jsonl").write_text('{}\n{"words": ["kan"]}\n')
     code = run(["predict", f"model_dir={make('token')}", f"input={tmp_path / 'in.jsonl'}", "output=-", "device=cpu"])
     refused(code, "in.jsonl:1: no column 'tokens' or 'words' (it has: none)", capsys)
+
+
+def test_texts_without_a_mask_are_counted(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    rows = predict(make("masked_lm"), tmp_path / "in.txt", "kan lon\nkan [MASK]\nmin\n", "top_k=1")
+    assert [len(row["masks"]) for row in rows] == [0, 1, 0]
+    assert (
+        "warning: 2 of 3 texts without a mask: this model predicts the words that masks stand for; "
+        in capsys.readouterr().err
+    )
+    predict(make("masked_lm"), tmp_path / "in.txt", "kan [MASK]\n", "top_k=1")
+    assert "without a mask" not in capsys.readouterr().err
