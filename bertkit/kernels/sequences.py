@@ -16,24 +16,22 @@ from bertkit.kernels.linear import Kept, random_mask
 class SequenceAttention(torch.autograd.Function):
     """The equation of `attend` with dropout, with one graph node for all sequences of a layer, since nodes for each take longer.
 
-    At least in float32, also in mixed precision: in bfloat16 oneDNN compiles a program for each length. Its gradient is derived
-    by hand.
+    Its gradient is derived by hand. In float32: in bfloat16 oneDNN compiles a program for each length.
     """
 
     @staticmethod
     def forward(ctx: Kept, prob: float, groups: Sequence[Group], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Queries (S, N, H), keys and values (n, N, H), in the order of the groups: (S, N, H), with zeros for slack."""
         saved, context = [], torch.zeros_like(query)
-        with torch.autocast("cpu", enabled=False):
-            for mask, rows, columns in _places(groups):
-                q, k, v = _by_head(query[rows], key[columns], value[columns])
-                scores = _product(q, k.transpose(1, 2), q.shape[-1] ** -0.5)  # (N, T, C)
-                if mask is not None:
-                    scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
-                weights = torch.softmax(scores, -1)
-                is_kept, ctx.scale = random_mask(weights.shape, prob)
-                context[rows] = _product(weights * is_kept, v, ctx.scale).transpose(0, 1)
-                saved += [weights, is_kept]
+        for mask, rows, columns in _places(groups):
+            q, k, v = _by_head(query[rows], key[columns], value[columns])
+            scores = _product(q, k.transpose(1, 2), q.shape[-1] ** -0.5)  # (N, T, C)
+            if mask is not None:
+                scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
+            weights = torch.softmax(scores, -1)
+            is_kept, ctx.scale = random_mask(weights.shape, prob)
+            context[rows] = _product(weights * is_kept, v, ctx.scale).transpose(0, 1)
+            saved += [weights, is_kept]
         ctx.groups = groups
         ctx.save_for_backward(query, key, value, *saved)
         return context
@@ -65,8 +63,8 @@ def _places(groups: Sequence[Group]) -> Iterator[tuple[Tensor | None, slice, sli
 
 
 def _by_head(*vectors: Tensor) -> Iterator[Tensor]:
-    """Yield the vectors of a sequence by head, at least in float32: (T, N, H) -> (N, T, H)."""
-    return (each.to(torch.promote_types(each.dtype, torch.float32)).transpose(0, 1) for each in vectors)
+    """Yield the vectors of a sequence by head: (T, N, H) -> (N, T, H)."""
+    return (each.transpose(0, 1) for each in vectors)
 
 
 def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:

@@ -1,6 +1,6 @@
 """Losses as a sum and a count; the training loop divides once, by the count over the global batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,7 @@ class _CrossEntropyInPlace(torch.autograd.Function):
         chosen = logits.gather(1, indices)[:, 0].to(dtype)
         highest, sums, best = torch.empty_like(chosen), torch.empty_like(chosen), torch.empty_like(labels)
         means = torch.empty_like(chosen)
-        for first in range(0, len(logits), ROWS_AT_ONCE):
-            part = slice(first, first + ROWS_AT_ONCE)
+        for part in _parts(logits):
             rows = logits[part]
             wide = rows.to(dtype)
             highest[part], best[part] = wide.max(1)
@@ -111,13 +110,21 @@ class _CrossEntropyInPlace(torch.autograd.Function):
         logits, indices, sums, losses, is_known = ctx.saved_tensors
         factors = gradient * is_known
         evenly = ctx.smoothing / logits.shape[1]
-        logits.mul_((factors / sums)[:, None])
-        if evenly:
-            logits.sub_((factors * evenly)[:, None])
+        for part in _parts(logits):
+            rows = logits[part]
+            wide = rows.to(sums.dtype).mul_((factors[part] / sums[part])[:, None])
+            if evenly:
+                wide.sub_((factors[part] * evenly)[:, None])
+            if wide is not rows:
+                rows.copy_(wide)
         # the gradient of the label's logit, p - 1, computed separately: in half precision it would be rounded to 0 for p near 1
         of_label = torch.expm1(-losses) + ctx.smoothing - evenly
-        logits.scatter_(1, indices, (factors * of_label)[:, None].to(logits.dtype))
+        logits[torch.arange(len(logits)), indices[:, 0]] = (factors * of_label).to(logits.dtype)
         return logits, None, None
+
+
+def _parts(logits: Tensor) -> Iterator[slice]:
+    return (slice(first, first + ROWS_AT_ONCE) for first in range(0, len(logits), ROWS_AT_ONCE))
 
 
 def squared_error(outputs: Tensor, numbers: Tensor) -> LossTerm:

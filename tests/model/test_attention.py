@@ -167,6 +167,24 @@ def test_attention_by_sequence_drops_each_weight_with_its_probability() -> None:
     assert 0.008 < float((is_dropped[0] * is_dropped[1]).mean()) < 0.012  # sequences drop independently
 
 
+@pytest.mark.parametrize("prob", [0.0, 0.1])
+@pytest.mark.parametrize("is_autocast", [True, False])
+def test_training_on_a_cpu_computes_attention_of_half_precision_in_float32(prob: float, is_autocast: bool) -> None:
+    layout = Layout.from_lengths(torch.tensor([5, 70, 70, 3, 110, 1]))
+    halves, weights = [each.bfloat16() for each in leaves(layout.lengths)], torch.randn(259, 3, 8).bfloat16()
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(0)
+        tensors = [each.detach().to(dtype).requires_grad_() for each in halves]
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast and dtype == torch.bfloat16):
+            context = attend_fast(*tensors, Geometry(layout, layout), Weighing(prob))
+        assert context.dtype == dtype
+        context.backward(weights.to(dtype))
+        results.append([context.detach(), *(each.grad for each in tensors)])
+    for ours, exact in zip(*results, strict=True):
+        assert torch.equal(ours, exact.bfloat16())
+
+
 def test_variable_length_attention_takes_what_it_is_given() -> None:
     """Shapes and types alone: the kernel is CUDA's."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
