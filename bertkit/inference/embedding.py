@@ -27,6 +27,7 @@ from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.interop.sentence_transformers.folder import Pooling, max_length_of, read_pooling
 from bertkit.kernels import fast
+from bertkit.kernels.linear import round_weights
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 from bertkit.objectives.losses import DeviceInputs
@@ -294,6 +295,7 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
         config.too_long("max_seq_length", longest or 0, "max_seq_length"),
     )
     model.use(fast.choose("auto"))
+    round_weights(model.bert, settings.precision)
     num_tokens = settings.batch_tokens or micro_batches.AUTO_MICRO_TOKENS[device.type]
     return Embedder(model.eval().to(device), tokenizer, pooling, settings.precision, num_tokens, settings.normalize)
 

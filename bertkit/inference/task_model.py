@@ -19,6 +19,7 @@ from bertkit.interop.hugging_face import generation_json
 from bertkit.interop.load import load_packed, load_tokenizer
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.kernels import fast
+from bertkit.kernels.linear import round_weights
 from bertkit.model.bert_config import problem_type_of
 from bertkit.model.head.head import head_of, is_of_task
 from bertkit.model.heads import BertWithHeads
@@ -56,11 +57,15 @@ class TaskModel:
         top_k: int = TOP_K,
         kernels: Literal["auto", "plain"] = "auto",
     ) -> Predictor:
-        """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's."""
+        """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's.
+
+        The encoder's weights are rounded to the precision.
+        """
         search = self.task.config.generation
         if search is not None and self.model.config.decoder is not None and self.model.source is not None:
             generation_json.warn_of_length(self.model.source, search.max_target_length)
         self.model.use(fast.choose(kernels))
+        round_weights(self.model.bert, precision)
         most = micro_tokens or AUTO_MICRO_TOKENS[device.type]
         return Predictor(self.model.to(device), self.tokenizer, self.task, precision, most, top_k)
 

@@ -22,6 +22,9 @@ MAX_COLUMNS = 4096  # columns of a gradient in one product; only logits over a v
 ONEDNN_WEIGHTS = 128 * 128
 
 
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 class FewRows(Protocol):
     """A faster way to compute a linear map of few rows while a text is generated (`kernels.packed`)."""
 
@@ -47,6 +50,14 @@ class Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, k) -> (n, m)."""
         return linear(inputs, self.weight, self.bias, self.fast, self.packed)
+
+
+def round_weights(encoder: nn.Module, precision: str) -> None:
+    """Round the weights of its linear maps to half precision, in a model that only predicts: autocast would do so in every pass."""
+    if precision in HALVES:
+        for module in encoder.modules():
+            if isinstance(module, Linear):
+                module.weight.data = module.weight.data.to(HALVES[precision])
 
 
 def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:

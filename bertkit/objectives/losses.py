@@ -23,6 +23,7 @@ from bertkit.base import plugins
 from bertkit.base.batch import IGNORED, TOKEN_HEADS, Batch, Target, loss_name
 from bertkit.base.typed_settings import refuse
 from bertkit.kernels.layout import Layout, Wanted, on_device
+from bertkit.kernels.linear import HALVES
 from bertkit.model.head.head import Targets, head_of
 from bertkit.model.heads import BertOutput, bare
 from bertkit.model.label_scale import label_scale
@@ -106,8 +107,7 @@ class DeviceInputs:
 
     def autocast(self) -> torch.autocast:
         """Return a context manager that selects the precision."""
-        dtype = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, dtype, enabled=self.precision != "fp32")
+        return torch.autocast(self.device.type, HALVES.get(self.precision), enabled=self.precision in HALVES)
 
 
 def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""Classifiers, or an encoder, in bertkit and in other engines, in float32 and in int8: texts per second, and what int8 costs on each task.
+"""Classifiers, or an encoder, in bertkit and in other engines, in float32, in int8 and with `--precision bf16` in bfloat16: texts per second, and what that costs on each task.
 
     python recipes/how_fast/engines.py --exports EXPORTS --tasks sst2 mrpc --data-dir GLUE --clock processor
     python recipes/how_fast/engines.py --exports EXPORTS --tasks sst2 --data-dir GLUE --clock processor --vectors
@@ -133,8 +133,12 @@ def similarity(result: Floats, reference: Floats) -> str:
 
 def systems(args: argparse.Namespace, export: Path, texts: Texts, folder: Path) -> list[System]:
     """List bertkit and the chosen engines that are installed."""
-    found = [System("bertkit fp32", functools.partial(bertkit, args, export, texts))]
-    ways = [("Hugging Face", torch_run, "fp32", "torch")]
+    halves = () if args.precision == "fp32" else (args.precision,)
+    found = [
+        System(f"bertkit {number}", functools.partial(bertkit, args, number, export, texts), tolerance(number))
+        for number in ("fp32", *halves)
+    ]
+    ways = [("Hugging Face", torch_run, number, "torch") for number in ("fp32", *halves)]
     ways += [("Hugging Face compiled", torch_run, "fp32", "torch")] if args.compiled else []
     ways += [
         (name, load, number, package)
@@ -143,7 +147,7 @@ def systems(args: argparse.Namespace, export: Path, texts: Texts, folder: Path) 
             ("OpenVINO", openvino_run, "openvino"),
             ("CTranslate2", ctranslate_run, "ctranslate2"),
         )
-        for number in ("fp32", "int8")
+        for number in ("fp32", *(halves if name == "OpenVINO" else ()), "int8")
     ]
     for name, load, number, package in ways:
         if not name.startswith(tuple(args.engines)):
@@ -152,14 +156,18 @@ def systems(args: argparse.Namespace, export: Path, texts: Texts, folder: Path) 
             print(f"{name} {number} is left out: {package} is not installed")
             continue
         run = functools.partial(load, args, export, number, folder / f"{name} {number}", "compiled" in name)
-        tolerance = TOLERANCE if number == "fp32" else math.inf
-        found.append(System(f"{name} {number}", functools.partial(engine, args, export, texts, run), tolerance))
+        found.append(System(f"{name} {number}", functools.partial(engine, args, export, texts, run), tolerance(number)))
     return found
 
 
-def bertkit(args: argparse.Namespace, export: Path, texts: Texts) -> Ready:
+def tolerance(number: str) -> float:
+    """Return how far a result in this number format may be from float32; further, the comparison is refused."""
+    return TOLERANCE if number == "fp32" else math.inf
+
+
+def bertkit(args: argparse.Namespace, precision: str, export: Path, texts: Texts) -> Ready:
     """Predict, or embed, as the commands do."""
-    settings = {"precision": args.precision, "device": "cpu", "max_seq_length": LONGEST}
+    settings = {"precision": precision, "device": "cpu", "max_seq_length": LONGEST}
     if args.vectors:
         embedder = load_embedder(export, "mean", True, **settings)
         firsts = [first for first, *_ in texts]
@@ -212,15 +220,16 @@ def torch_run(args: argparse.Namespace, export: Path, number: str, folder: Path,
 
     @torch.no_grad()
     def run(batch: dict[str, NDArray[np.int64]]) -> Floats:
-        out = called(**{name: torch.from_numpy(values) for name, values in batch.items()})
-        return (out.last_hidden_state if args.vectors else out.logits).numpy()  # type: ignore[no-any-return]
+        with torch.autocast("cpu", torch.bfloat16, enabled=number == "bf16"):
+            out = called(**{name: torch.from_numpy(values) for name, values in batch.items()})
+        return (out.last_hidden_state if args.vectors else out.logits).float().numpy()  # type: ignore[no-any-return]
 
     return run
 
 
 def graph_of(export: Path, number: str) -> str:
     """Return the file of a number format in the export."""
-    return str(export / "onnx" / ("model.onnx" if number == "fp32" else "model_quantized.onnx"))
+    return str(export / "onnx" / ("model_quantized.onnx" if number == "int8" else "model.onnx"))
 
 
 def onnx_run(args: argparse.Namespace, export: Path, number: str, folder: Path, is_compiled: bool) -> Run:
@@ -238,7 +247,11 @@ def openvino_run(args: argparse.Namespace, export: Path, number: str, folder: Pa
     """Load the export in OpenVINO."""
     import openvino
 
-    settings = {"INFERENCE_NUM_THREADS": args.num_threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
+    settings = {
+        "INFERENCE_NUM_THREADS": args.num_threads,
+        "INFERENCE_PRECISION_HINT": "bf16" if number == "bf16" else "f32",
+        "NUM_STREAMS": 1,
+    }
     model = openvino.Core().compile_model(graph_of(export, number), "CPU", settings)
     names = [each.any_name for each in model.inputs]
     return lambda batch: model({name: batch[name] for name in names})[0]
@@ -249,7 +262,7 @@ def ctranslate_run(args: argparse.Namespace, export: Path, number: str, folder: 
     import ctranslate2
 
     ctranslate2.converters.TransformersConverter(str(export)).convert(str(folder))
-    kind = "float32" if number == "fp32" else "int8"
+    kind = "float32" if number == "fp32" else "int8"  # its bfloat16 is for GPUs
     encoder = ctranslate2.Encoder(str(folder), device="cpu", compute_type=kind, intra_threads=args.num_threads)
     classifier = None
     if not args.vectors:

@@ -10,10 +10,11 @@ import torch
 from conftest import output_of, small_model, weights_of
 
 from bertkit.cli import run
+from bertkit.inference.task_model import TaskModel
 from bertkit.jobs.run_length import random_batch
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
 from bertkit.model.layers import compile_layers, recompute_layers
-from bertkit.objectives.losses import batch_losses
+from bertkit.objectives.losses import batch_losses, outputs
 from bertkit.train import loop, loss_scale
 from bertkit.train.accelerator import make_accelerator
 from bertkit.train.checkpoint_files import all_checkpoints, read_state
@@ -157,3 +158,18 @@ def test_computing_layers_twice_changes_no_bit(precision: str, fast: FastWays, i
     assert torch.equal(*gradients)
     num_layers = len(model.bert.encoder.layers)
     assert is_compiled or numbers == [num_layers, 2 * num_layers - 1]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_predictor_rounds_the_weights_that_autocast_would_round(precision: str) -> None:
+    model = small_model().eval()
+    batch = random_batch(model, 3, 16, has_pairs=True)
+    expected = outputs(model, batch, precision)
+    opened = TaskModel(model, None, None)  # type: ignore[arg-type]
+    predictor = opened.predictor(precision, torch.device("cpu"))
+    found = outputs(predictor.model, batch, precision)
+    layer = predictor.model.bert.encoder.layers[0]
+    assert layer.attention.query.weight.dtype == (torch.bfloat16 if precision == "bf16" else torch.float16)
+    for name, logits in expected.logits.items():
+        assert torch.equal(found.logits[name], logits)
+    assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
