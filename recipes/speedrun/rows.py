@@ -74,6 +74,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "warm-up, stable, decay": {"schedule": "wsd", "schedule.options.decay_share": 0.2},
     "beta2 0.999": {"optimizer.beta2": 0.999},
     "weight decay 0.1": {"optimizer.weight_decay": 0.1},
+    "bfloat16": {"precision": "bf16"},
 }  # fmt: skip
 ROWS = (
     {
