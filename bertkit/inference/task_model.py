@@ -57,10 +57,7 @@ class TaskModel:
         top_k: int = TOP_K,
         kernels: Literal["auto", "plain"] = "auto",
     ) -> Predictor:
-        """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's.
-
-        The encoder's weights are rounded to the precision.
-        """
+        """Move the model to the device, and return a predictor; `micro_tokens` are in one forward pass, None for the device's."""
         search = self.task.config.generation
         if search is not None and self.model.config.decoder is not None and self.model.source is not None:
             generation_json.warn_of_length(self.model.source, search.max_target_length)

@@ -7,7 +7,6 @@ Axes, the same in every file of the model: B sequences, S packed tokens, T token
 H head size (D = N * H), F intermediate_size, V vocab_size, M masked positions, L layers, C labels.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -176,8 +175,12 @@ def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
 
 
 def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
-    """Compute `attend` by the kernel chosen for it."""
-    return kernel_for(query, geometry, weighing)(query, key, value, geometry, weighing)
+    """Compute `attend` by the kernel chosen for it, in training on a CPU in float32: torch's gradient in half precision takes twice as long."""
+    kernel = kernel_for(query, geometry, weighing)
+    if kernel is attend or value.dtype.itemsize >= 4 or not (torch.is_grad_enabled() and is_on_cpu(value)):
+        return kernel(query, key, value, geometry, weighing)
+    with torch.autocast("cpu", enabled=False):  # queries and keys may be in float32 already, by their positions
+        return kernel(query.float(), key.float(), value.float(), geometry, weighing).to(value.dtype)
 
 
 def _may_pack(query: Tensor, geometry: Geometry, weighing: Weighing) -> bool:
@@ -219,27 +222,12 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry,
     return packed_attention(query, key, value, *layouts, geometry.pattern.key_range, weighing.dropout_prob)
 
 
-def in_float32(kernel: Kernel) -> Kernel:
-    """Let training on a CPU compute a kernel in float32: torch's gradient in half precision takes twice as long there."""
-
-    @functools.wraps(kernel)
-    def attend_in_float32(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
-        if value.dtype.itemsize >= 4 or not (torch.is_grad_enabled() and is_on_cpu(value)):
-            return kernel(query, key, value, geometry, weighing)
-        with torch.autocast("cpu", enabled=False):  # queries and keys may be in float32 already, by their positions
-            return kernel(query.float(), key.float(), value.float(), geometry, weighing).to(value.dtype)
-
-    return attend_in_float32
-
-
-@in_float32
 def attend_by_sequence(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
     """Compute `attend` on a CPU, with dropout, by matrix products, one sequence at a time."""
     (selection,) = geometry.plan(query.shape[1], without_slack).selections
     return SequenceAttention.apply(weighing.dropout_prob, selection.groups, query, key, value)  # type: ignore[no-any-return, no-untyped-call]
 
 
-@in_float32
 def attend_by_torch(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing) -> Tensor:
     """Compute `attend` by torch's kernel; in a group of single tokens the contexts are the values, since the softmax of one score is 1."""
     plan, contexts = _plan(query, geometry, weighing), []

@@ -10,9 +10,9 @@ import torch
 from conftest import output_of, small_model, weights_of
 
 from bertkit.cli import run
-from bertkit.inference.task_model import TaskModel
 from bertkit.jobs.run_length import random_batch
 from bertkit.kernels.fast import ALL, PLAIN, FastWays
+from bertkit.kernels.linear import round_weights
 from bertkit.model.layers import compile_layers, recompute_layers
 from bertkit.objectives.losses import batch_losses, outputs
 from bertkit.train import loop, loss_scale
@@ -165,10 +165,8 @@ def test_a_predictor_rounds_the_weights_that_autocast_would_round(precision: str
     model = small_model().eval()
     batch = random_batch(model, 3, 16, has_pairs=True)
     expected = outputs(model, batch, precision)
-    opened = TaskModel(model, None, None)  # type: ignore[arg-type]
-    predictor = opened.predictor(precision, torch.device("cpu"))
-    found = outputs(predictor.model, batch, precision)
-    layer = predictor.model.bert.encoder.layers[0]
+    round_weights(model.bert, precision)
+    found, layer = outputs(model, batch, precision), model.bert.encoder.layers[0]
     assert layer.attention.query.weight.dtype == (torch.bfloat16 if precision == "bf16" else torch.float16)
     for name, logits in expected.logits.items():
         assert torch.equal(found.logits[name], logits)
