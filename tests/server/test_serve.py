@@ -223,6 +223,32 @@ def test_an_input_of_another_type_is_refused(server: Server, path: str, model: s
     assert answer.json["error"]["message"] == f"{field if path == '/view' else f'{field}[1]'}: {wrong}"
 
 
+WRONG_FIELDS: list[tuple[str, Any, str]] = [  # a path, a body, and the whole message
+    ("/predict", 3, "the body: 3; expected an object"),
+    ("/predict", {}, "inputs: missing; GET /openapi.json lists all fields"),
+    ("/predict", {"inputs": []}, "inputs: []; expected at least one item"),
+    ("/predict", {"inputs": "a", "model": 3}, "model: 3; expected a text"),
+    ("/predict", {"inputs": "a", "alternatives": "two"}, 'alternatives: "two"; expected a whole number'),
+    ("/predict", {"inputs": "a", "alternatives": 99}, "alternatives: 99; expected at most 20"),
+    ("/predict", {"inputs": "a", "modle": 1}, "modle: unknown field; leave it out, or GET /openapi.json for all fields"),
+    ("/embed", {"inputs": "a", "normalize": "yes", "truncate": False},
+     'normalize: "yes"; expected true or false; truncate: false; expected true'),
+    ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format: \"hex\"; expected 'float' or 'base64'"),
+    ("/search", {"question": " "}, 'question: " "; expected a text that is not blank'),
+    ("/search", {"question": "a \ud800"}, "question: contains half of a surrogate pair; remove it"),
+    ("/search", {"question": "a", "top_k": 0, "where": "x"}, 'top_k: 0; expected at least 1; where: "x"; expected a list'),
+    ("/search", {"question": "a", "where": ["x", 3]},
+     'where[0]: "x"; expected a text with = in it; where[1]: 3; expected a text'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "message"), WRONG_FIELDS)
+def test_a_wrong_field_is_named_with_what_is_expected(server: Server, path: str, body: Any, message: str) -> None:
+    answer = ask(server.port, path, body)
+    assert (answer.status, answer.code) == (400, "bad_input")
+    assert answer.json["error"]["message"] == message
+
+
 def test_null_in_a_row_leaves_the_field_out(server: Server) -> None:
     rows = [{"text": "kan lon"}, {"text": "kan lon", "text_pair": None}]
     first, second = ask(server.port, "/predict", {"model": "stars", "inputs": rows}).json["predictions"]

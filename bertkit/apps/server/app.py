@@ -169,8 +169,7 @@ async def _handle_error(request: Request, error: Exception) -> Response:
         case InputError():
             return _error_response(400, "bad_input", listed(error.args))
         case RequestValidationError():
-            places = [(".".join(map(str, one["loc"][1:])) or "the body", one["msg"]) for one in error.errors()]
-            return _error_response(400, "bad_input", listed([f"{where[:100]}: {wrong}" for where, wrong in places]))
+            return _error_response(400, "bad_input", listed(list(map(bodies.wrong_field, error.errors()))))
         case StarletteHTTPException():
             status = HTTPStatus(error.status_code)
             message = f"{request.method} {request.url.path[:100]}: {error.detail}; GET /openapi.json lists all paths"

@@ -1,6 +1,8 @@
 """The fields of requests and responses, as OpenAPI lists them, and the description of a model."""
 
-from typing import Annotated, Literal
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -187,6 +189,30 @@ def error_json(status: int, code: str, message: str) -> str:
     )
     fault = Fault(code=code, message=shown(message), type=kind, param=None)
     return Problem(error=fault).model_dump_json()
+
+
+EXPECTED = {  # by the type of pydantic's error, with its context
+    "string_type": "a text", "string_too_short": "a text that is not blank", "string_pattern_mismatch": "a text with {pattern} in it",
+    "int_type": "a whole number", "greater_than_equal": "at least {ge}", "less_than_equal": "at most {le}",
+    "bool_type": "true or false", "literal_error": "{expected}", "list_type": "a list", "too_short": "at least one item",
+    "model_type": "an object", "model_attributes_type": "an object", "dict_type": "an object",
+}  # fmt: skip
+
+
+def wrong_field(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field of a request, from an error of pydantic: where it is, what it is, and what is expected."""
+    names = [f"[{name}]" if isinstance(name, int) else f".{name}" for name in error["loc"][1:]]
+    where, kind = "".join(names)[1:101] or "the body", error["type"]
+    if kind == "missing":
+        return f"{where}: missing; GET /openapi.json lists all fields"
+    if kind == "extra_forbidden":
+        return f"{where}: unknown field; leave it out, or GET /openapi.json for all fields"
+    if kind == "string_unicode":
+        return f"{where}: contains half of a surrogate pair; remove it"
+    if kind not in EXPECTED:
+        return f"{where}: {error['msg']}"
+    expected = EXPECTED[kind].format(**error.get("ctx", {})).replace("True", "true")
+    return f"{where}: {json.dumps(error['input'], ensure_ascii=False):.80}; expected {expected}"
 
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
