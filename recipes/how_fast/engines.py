@@ -167,7 +167,7 @@ def tolerance(number: str) -> float:
 
 def bertkit(args: argparse.Namespace, precision: str, export: Path, texts: Texts) -> Ready:
     """Predict, or embed, as the commands do."""
-    settings = {"precision": precision, "device": "cpu", "max_seq_length": LONGEST}
+    settings: dict[str, Any] = {"precision": precision, "device": "cpu", "max_seq_length": LONGEST}
     if args.vectors:
         embedder = load_embedder(export, "mean", True, **settings)
         firsts = [first for first, *_ in texts]

@@ -587,8 +587,8 @@ def test_alternatives_are_for_questions_alone(server: str, folders: dict[str, Pa
     assert all(pair[1][each["start"] : each["end"]] == each["text"] for each in more["alternatives"])
     for body, message in (
         ({"inputs": ["kan"], "model": "stars", "alternatives": 2}, "has no effect on a model of kind sequence"),
-        ({"inputs": [pair], "model": "reader", "alternatives": 21}, "less than or equal to 20"),
-        ({"inputs": [pair], "model": "reader", "alternatives": True}, "a valid integer"),
+        ({"inputs": [pair], "model": "reader", "alternatives": 21}, "alternatives: 21; expected at most 20"),
+        ({"inputs": [pair], "model": "reader", "alternatives": True}, "alternatives: true; expected a whole number"),
     ):
         with pytest.raises(urllib.error.HTTPError, match="400") as refused:
             ask(**body)
