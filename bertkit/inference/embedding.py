@@ -154,7 +154,7 @@ class Embedder:
     ) -> list[list[int]]:
         """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`.
 
-        `prompt` is written before each text; None for that of the pooling. `what` names the texts in messages.
+        `prompt` is written before each text; None: the pooling's own prompt. Messages call the texts `what`.
         """
         prompt = self.pooling.prompt if prompt is None else prompt
         facts = self.tokenizer.facts

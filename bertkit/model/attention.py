@@ -175,7 +175,10 @@ def kernel_for(query: Tensor, geometry: Geometry, weighing: Weighing) -> Kernel:
 
 
 def attend_fast(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, weighing: Weighing = BERT) -> Tensor:
-    """Compute `attend` by the kernel chosen for it, in training on a CPU in float32: torch's gradient in half precision takes twice as long."""
+    """Compute `attend` by the kernel chosen for it.
+
+    Training on a CPU computes it in float32: with up to 128 tokens torch's gradient in half precision takes twice as long there.
+    """
     kernel = kernel_for(query, geometry, weighing)
     if kernel is attend or value.dtype.itemsize >= 4 or not (torch.is_grad_enabled() and is_on_cpu(value)):
         return kernel(query, key, value, geometry, weighing)

@@ -90,7 +90,7 @@ def warn_of_length(directory: Path, max_target_length: int) -> None:
 
 
 def _read(directory: Path) -> tuple[Path, JsonObject]:
-    """Read the file with the search; the content is empty, and the path that of the directory, if there is none."""
+    """Return the path and the content of the file with the search; without one, the directory and no content."""
     path = next((each for each in (directory / FILE, directory / "config.json") if each.is_file()), None)
     if path is None:
         return directory, {}
