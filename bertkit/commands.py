@@ -121,7 +121,7 @@ def delegate(command: str, settings: CommandSettings, read: Sequence[object]) ->
     if finished is not None and _function(finished)(settings, *read):
         return True
     for run in settings.distributed or (settings,):
-        if "device" in vars(run):
+        if run.computes:
             world.check_accelerate(os.environ, run)
         if run.bf16_device is not None:
             processors.check_precision("bf16", run.bf16_device)  # processes that start from here inherit what it sets

@@ -126,7 +126,7 @@ def check_accelerate(variables: Mapping[str, str], settings: "DataclassInstance"
             parts,
             f"batch.micro_sequences={micro} makes {parts} of the global batch",
         ),
-        "USE_CPU": ("device", "no" if values["device"] == "cuda" else use_cpu, f"device={values['device']}"),
+        "USE_CPU": ("device", "no" if values.get("device") == "cuda" else use_cpu, f"device={values.get('device')}"),
     }
     problems = []
     for variable, value in sorted(variables.items()):

@@ -44,6 +44,11 @@ class CommandSettings:
         """How the worker processes of the command are started; None for a command in one process."""
         return vars(self).get("launch")
 
+    @property
+    def computes(self) -> bool:
+        """Whether the command runs a model on a device, which is what the variables of `accelerate launch` are about."""
+        return "device" in vars(self)
+
     def _named(self, setting: str) -> str | None:
         value: str | None = vars(self).get(setting)
         return value

@@ -31,6 +31,11 @@ class IndexSettings(CommandSettings):
             self.output in ("", "-") and f"output={self.output}: expected a file name, such as library.db",
         )
 
+    @property
+    def computes(self) -> bool:
+        """Whether passages get vectors; the device is chosen as with device=auto."""
+        return self.model_dir is not None
+
 
 COMMAND = Command(
     "index",

@@ -159,6 +159,12 @@ USED = [  # commands that use a model, a variable of Accelerate, and the words o
         "ACCELERATE_MIXED_PRECISION=bf16, but this command has no setting for it",
     ),
     (["view", "text=a", "output=FILE.html"], "MIXED_PRECISION=no", None),
+    (
+        ["index", "corpus.path=FILE", "output=FILE.db"],
+        "MIXED_PRECISION=bf16",
+        "ACCELERATE_MIXED_PRECISION=bf16, but this command has no setting for it",
+    ),
+    (["index", "corpus.path=FILE", "output=FILE.db"], "USE_CPU=true", None),
 ]
 
 
