@@ -63,7 +63,7 @@ def control_character(text: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Join surrogate pairs, and replace lone surrogates; JSON can contain them, but UTF-8 cannot."""
+    """Join surrogate pairs, and replace lone surrogates by U+FFFD; JSON can contain them, but UTF-8 cannot."""
     if _LONE_SURROGATE.search(text) is None:
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

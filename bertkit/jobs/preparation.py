@@ -57,7 +57,8 @@ def prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     if manifest.is_done(output_dir, kind, facts, lambda: encoded_documents.text_sha256(documents)):
         return False
     say(f"reading {facts['corpus']['description']}")
-    made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version, kind]
+    made_from = [facts["identity"], settings.part_bytes, facts["source_files"], __version__, sys.version]
+    made_from += [kind, manifest.SHARD_FORMAT]
     # a streamed dataset may change unnoticed, so its portions are not kept
     key = None if settings.corpus.source == "hub" else manifest.fingerprint(made_from)
     with building_dir(output_dir.resolve(), key) as partial:

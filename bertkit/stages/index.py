@@ -15,7 +15,7 @@ from bertkit.base.errors import InputError, counted, refusing, say, warn
 from bertkit.base.files import partial_path
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import JsonObject, read_lines, without_surrogates
-from bertkit.data.texts.documents import Corpus, open_corpus
+from bertkit.data.texts.documents import LOST, Corpus, open_corpus
 from bertkit.data.texts.sources import Stretch
 from bertkit.display.console import Progress
 from bertkit.settings.index import IndexSettings
@@ -50,7 +50,7 @@ def run(settings: IndexSettings) -> None:
         totals = f"{counted(len(stored.hashes), 'file')}, {counted(Library(output).num_passages, 'passage')}"
         say(f"{output}: done already, no file has changed; {totals}")
         return
-    num_removed = done_bytes = 0
+    num_removed = num_lost = done_bytes = 0
     with (
         opened_for_writing(output, settings.passages, repr((settings, identity))) as library,
         Progress("indexing", corpus.total_bytes) as progress,
@@ -60,6 +60,7 @@ def run(settings: IndexSettings) -> None:
                 corpus.bytes_read = done_bytes  # the total after this file is read again
                 changes = library.sync(source.name, hashes[source.name], _with_progress(source, corpus, progress))
                 progress.line(f"{source.name}: {_describe(changes)}")
+                num_lost += changes["lost characters"]
             done_bytes += source.path.stat().st_size if source.path else 0
             progress.advance(done_bytes)
         if settings.remove:
@@ -69,6 +70,8 @@ def run(settings: IndexSettings) -> None:
             raise InputError(f"{corpus.describe()}: no text in it; output={output} would have no passages")
         if encoder is not None:
             _add_vectors(library, encoder, counts["passage"])
+    if num_lost:
+        warn(f"{counted(num_lost, 'new document')} {LOST}")
     if num_removed:
         say(f"{counted(num_removed, 'missing file')} removed")
     totals = ", ".join(counted(count, name) for name, count in counts.items())

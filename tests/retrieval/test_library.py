@@ -272,6 +272,20 @@ def test_every_format_has_its_places(folder: Path, tmp_path: Path) -> None:
     assert content(output) == PLACED
 
 
+def test_half_a_surrogate_pair_is_indexed_and_counted(tmp_path: Path, capsys: Capsys) -> None:
+    texts = [r"kan \ud83d", r"lor \ud83d\ude00", "mir"]
+    rows = [f'{{"text": "{text}", "title": "T"}}\n' for text in texts] + [r'{"text": "ran", "by": "\ude00"}']
+    (tmp_path / "a.jsonl").write_text("".join(rows))
+    squad = r'{"data": [{"title": "\ud83d", "paragraphs": [{"context": "One town.", "qas": []}]}]}'
+    (tmp_path / "b.json").write_text(squad)
+    command = [f"corpus.path={tmp_path}", f"output={tmp_path / 'library.db'}"]
+    assert index(*command) == 0
+    assert capsys.readouterr().err.count("warning: 3 new documents with U+FFFD, which ") == 1
+    (tmp_path / "a.jsonl").write_text("".join([*rows, '\n{"text": "new"}']))
+    assert index(*command) == 0
+    assert "U+FFFD" not in capsys.readouterr().err
+
+
 def test_a_library_follows_its_files(folder: Path, tmp_path: Path, capsys: Capsys) -> None:
     """What is new, changed and gone; after each change it is what a new library is."""
     output = tmp_path / "library.db"

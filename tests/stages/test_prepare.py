@@ -159,10 +159,15 @@ def test_corpus_without_words_is_refused(tmp_path: Path, capsys: Capsys) -> None
     assert not list(tmp_path.glob("data*"))
 
 
-def test_half_a_surrogate_pair_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "kan \\ud83d lor. Mir ran."}\n' * 2)
+def test_half_a_surrogate_pair_is_read_and_counted(tmp_path: Path, capsys: Capsys) -> None:
+    half, whole = '{"text": "kan \\ud83d lor. \\ud83d ran."}\n', '{"text": "kan \\ud83d\\ude00 lor."}\n'
+    (tmp_path / "a.jsonl").write_text(half * 2 + whole)
     assert prepare(tmp_path / "a.jsonl", tmp_path / "data") == 0
-    assert open_prepared(tmp_path / "data").manifest["statistics"]["unknown_rate"] == 0
+    assert open_prepared(tmp_path / "data").manifest["statistics"]["unknown_rate"] < 0.1  # the emoji alone
+    assert capsys.readouterr().out.count("warning: lost characters: 2 documents with U+FFFD, which ") == 1
+    (tmp_path / "whole.jsonl").write_text(whole)
+    assert prepare(tmp_path / "whole.jsonl", tmp_path / "whole") == 0
+    assert "lost characters" not in capsys.readouterr().out
 
 
 def test_a_damaged_dataset_is_named_and_left_alone(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:

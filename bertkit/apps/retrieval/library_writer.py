@@ -36,6 +36,7 @@ from bertkit.apps.retrieval.vectors import Numbers, records_of
 from bertkit.base.errors import InputError
 from bertkit.base.files import UNFINISHED, flush, partial_dir, writing
 from bertkit.data.data_config import PassagesConfig
+from bertkit.data.texts.documents import REPLACEMENT
 
 TRANSACTION_SECONDS = 2.0  # the most work that is lost if the process is killed
 # passages whose vectors are made and committed together, so that the vectors after a kill are those of a single run; MiniLM
@@ -114,7 +115,7 @@ class LibraryWriter:
         """Sync a file's documents: add the new ones, remove the missing ones, and keep the others; equal ones are added once.
 
         `path` is absolute; `hash` depends on the file's content and the settings for reading it, None if unknown. Returns how
-        many documents are "new", "already stored" and "removed".
+        many documents are "new", "already stored" and "removed", and how many new ones have "lost characters".
         """
         changes = Counter[str]()
         with self._connection as connection:  # commits at the end, or rolls back after an error
@@ -189,6 +190,7 @@ class LibraryWriter:
                 words = (number, title, searchable(text, stemming))
                 connection.execute("INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", words)
             changes["new"] += 1
+            changes["lost characters"] += REPLACEMENT in f"{document.title}{document.text}{document.columns}"
         elif self._one("SELECT 1 FROM temp.seen WHERE document = ?", known):
             return
         else:

@@ -33,7 +33,7 @@ from bertkit.data.corpus.min_hash import minima_of
 from bertkit.data.corpus.prepared import token_dtype
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.data.corpus.word_cache import WordCache
-from bertkit.data.texts.documents import Corpus
+from bertkit.data.texts.documents import REPLACEMENT, Corpus
 from bertkit.data.texts.records import Document
 from bertkit.data.texts.sources import Portion
 
@@ -58,6 +58,7 @@ class EncodedDocuments:
     minima: NDArray[
         np.uint32
     ]  # see `min_hash.minima_of`, (documents, numbers), or (documents, 0) if they are not needed
+    has_lost: NDArray[np.bool_]  # whether a document has U+FFFD, in place of a lost character, (documents,)
 
     def take(self, is_chosen: NDArray[np.bool_]) -> "EncodedDocuments":
         """Return some of the documents."""
@@ -72,6 +73,7 @@ class EncodedDocuments:
             self.num_words[is_chosen],
             by_sentence[1],
             self.minima[is_chosen],
+            self.has_lost[is_chosen],
         )
 
 
@@ -120,6 +122,7 @@ def encode_documents(
         np.where(document_sentences > 0, num_words, 0),
         hashes[has_tokens],
         minima_of(tokens, np.add.reduceat(lengths, first)) if for_near else np.zeros((len(texts), 0), np.uint32),
+        np.array([REPLACEMENT.encode() in text for text in texts]),
     )
 
 

@@ -13,7 +13,7 @@ from bertkit.base.typed_settings import checked, differences
 from bertkit.data.data_config import InstancesConfig, StoredMasking
 
 FORMAT = "bertkit prepared dataset 1"
-SHARD_FORMAT = "bertkit prepared shard 2"  # made with shard=i/n
+SHARD_FORMAT = "bertkit prepared shard 3"  # made with shard=i/n
 SPLITS = ("train", "held_out")
 PREPARE_AGAIN = "remove {} and run bertkit prepare again"
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.base.errors import counted
 from bertkit.data.corpus.encoded_documents import EncodedDocuments
+from bertkit.data.texts.documents import LOST
 
 SAMPLE_SIZE = 1 << 18
 LONG_DOCUMENT_SENTENCES = 10_000
@@ -29,6 +31,7 @@ class CorpusStatistics:
     words: int = 0
     longest_document: int = 0
     single_sentences: int = 0  # documents of one sentence
+    lost_documents: int = 0  # documents in which characters were lost
     _threshold: int = 1 << 64
     _seen: dict[int, int] = field(default_factory=dict)
 
@@ -39,6 +42,7 @@ class CorpusStatistics:
         self.empty_documents += int((sentences == 0).sum())
         self.sentences += int(sentences.sum())
         self.single_sentences += int((sentences == 1).sum())
+        self.lost_documents += int(encoded.has_lost.sum())
         self.longest_document = max(self.longest_document, int(sentences.max(initial=0)))
         self.token_counts += np.bincount(encoded.tokens, minlength=len(self.token_counts))
         self.words += int(encoded.num_words.sum())
@@ -126,6 +130,7 @@ def find_faults(
          f"has a random second segment; {_for_pairs(blank_lines_expected, facts['tokens_per_sentence'])}"),
         ("empty documents", counts.empty_documents > 0,
          f"{counts.empty_documents:,} documents have no text that the tokenizer can read and were left out"),
+        ("lost characters", counts.lost_documents > 0, f"{counted(counts.lost_documents, 'document')} {LOST}"),
         ("duplicate lines", facts["repeat_rate"] > 0.1,
          f"about {100 * facts['repeat_rate']:.0f} % of the sentences repeat an earlier one; the model will learn them by "
          "heart: remove them (of whole documents, corpus.deduplicate=exact or near does)"),

@@ -42,6 +42,9 @@ from bertkit.data.texts.sources import (
 
 BlockT = TypeVar("BlockT")
 
+REPLACEMENT = "\ufffd"  # in place of a lost character
+LOST = "with U+FFFD, which replaces half of a surrogate pair in JSON, or bytes lost in an earlier conversion; restore the text"
+
 
 class Corpus(ABC):
     """Documents that can be read several times; counts the bytes read. `open_corpus` opens one."""

@@ -40,6 +40,7 @@ def files_of(documents: Tokens, folder: Path) -> list[Path]:
             lengths,
             np.zeros(np.count_nonzero(lengths), np.uint64),
             minima_of(tokens, lengths),
+            np.zeros(len(part), np.bool_),
         )
         encoded = EncodedDocuments(tokens, lengths[lengths > 0], (lengths > 0).astype(int), *columns)
         paths.append(folder / f"00000-00{number}.npz")

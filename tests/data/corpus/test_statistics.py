@@ -23,6 +23,7 @@ def add(statistics: CorpusStatistics, documents: Corpus) -> None:
         np.array([any(ids) * sum(len(sentence.split(" ")) for sentence in sentences) for sentences, ids in documents]),
         np.frombuffer(b"".join(hash_sentence(sentence.encode()) for sentence, _ in filled), "<u8"),
         np.zeros((len(documents), 0), np.uint32),
+        np.array(["\ufffd" in "".join(sentences) for sentences, _ in documents]),
     )
     statistics.add(encoded)
 
@@ -57,6 +58,7 @@ def test_a_clean_corpus_has_no_findings() -> None:
     (make(1, 2_003), ["one document"]),
     (make(2, 10_007), ["no blank lines"]),
     ([*make(), (["\u200b"], [[]])], ["empty documents"]),
+    ([*make(), (["caf\ufffd"], [[7]])], ["lost characters"]),
     (make(distinct=False), ["duplicate lines"]),
     (make(unknown=0.02), ["unknown rate"]),
     (make(13, 3, 521), ["long lines"]),
