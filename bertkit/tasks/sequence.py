@@ -156,6 +156,13 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             raise InputError(f"task.long_texts={config.long_texts}: {where}, which are cut; leave it out")
         way_out = f"leave it out, or set {user_name('task.columns.text_pair')}=null"
         label_of, skipped = self.label_reader(reading, field), {*map(spelled, config.skip_labels)}
+        # null is then no second text, as for the server and in a pipeline of `transformers`; else it is empty, as in a CSV file
+        may_be_single = reading.is_input and not config.needs_pair
+
+        def second_text(row: Cells, where: str) -> str | None:
+            if pair is None or (may_be_single and required_value(row, pair, where) is None):
+                return None
+            return required_text(row, pair, where)
 
         def example(row: Cells, where: str, line: int) -> SequenceExample[LabelT] | None:
             label = None
@@ -174,7 +181,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
                     return None
                 if value not in (None, "") or is_labelled:
                     label = label_of(value, where)
-            first, second = required_text(row, text, where), None if pair is None else required_text(row, pair, where)
+            first, second = required_text(row, text, where), second_text(row, where)
             if not config.takes_pairs:
                 refuse(second and f"{where}: {pair}: a second text, but this model takes single texts; {way_out}")
                 second = None

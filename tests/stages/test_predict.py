@@ -157,6 +157,21 @@ def test_a_second_text_is_refused_by_what_was_trained_on_single_texts(
     )
 
 
+def test_null_is_no_second_text_of_a_model_that_takes_single_texts(make: Make, tmp_path: Path, capsys: Capsys) -> None:
+    model, null = make("sequence"), '{"text": "kan lon", "text_pair": null}\n'
+    (alone,) = predict(model, tmp_path / "alone.jsonl", '{"text": "kan lon"}\n')
+    capsys.readouterr()
+    rows = predict(model, tmp_path / "pairs.jsonl", null + null.replace("null", '""'))
+    assert "warning: 1 example had an empty text, the first at " in capsys.readouterr().err
+    assert [row["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-6) for row in rows] == [True, False]
+    predictor = load_predictor(model, device="cpu")
+    for row in ({"text": "kan lon", "text_pair": None}, ("kan lon", None)):
+        assert predictor(row)["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-6)
+    needing = predict(model, tmp_path / "pairs.jsonl", null + null.replace("null", '""'), "task.needs_pair=true")
+    assert needing[0]["probabilities"] == pytest.approx(needing[1]["probabilities"], abs=1e-6)  # as an empty cell
+    assert "warning: 2 examples had an empty text" in capsys.readouterr().err
+
+
 def test_a_regression_of_several_numbers_is_refused(make: Make) -> None:
     """Its first number alone would be the answer."""
     folder = make("sequence", labels=("valence", "arousal", "dominance"), problem_type="regression")
