@@ -25,6 +25,7 @@ from bertkit.cli import run
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.settings.reading.compose import compose
 from bertkit.settings.serve import ServeSettings
+from bertkit.tasks.reading import labels
 from bertkit.train import micro_batches
 
 SPANS = ["task=spans", "task.max_seq_length=40", "task.spans.max_query_length=11", "task.spans.window_step=13"]
@@ -321,6 +322,24 @@ def test_the_ids_of_an_input_are_kept(make: Make, tmp_path: Path) -> None:
         assert rows[3]["input_id"] is None
         rows = predict(make("sequence"), tmp_path / "in.jsonl", content, *more)
         assert [row["id"] for row in rows] == ["17", "17", "5", "3"]
+
+
+def test_repeated_ids_of_an_input_are_counted_in_a_warning(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    words = "warning: 2 rows have the id of an earlier row, the first 'a' at {}; "
+    ids = ["a", "b", "a", "c", "", "", "b"]
+    rows = predict(make("sequence"), tmp_path / "in.csv", "id,text\n" + "".join(f"{own},kan\n" for own in ids))
+    assert [row["id"] for row in rows] == ["a", "b", "a", "c", "4", "5", "b"]
+    assert capsys.readouterr().err.count(words.format(f"{tmp_path / 'in.csv'}:4")) == 1
+    for head in ("sequence", "token"):
+        load_predictor(make(head), device="cpu")([{"id": own, "text": "kan"} for own in ids])
+        assert capsys.readouterr().err.count(words.format("inputs: row 3")) == 1
+    monkeypatch.setattr(labels, "MOST_IDS", 1)  # further ones take no memory
+    predict(make("sequence"), tmp_path / "in.csv", "id,text\n" + "".join(f"{own},kan\n" for own in ids))
+    assert "warning: 1 row has the id of an earlier row" in capsys.readouterr().err
+    predict(make("sequence"), tmp_path / "in.csv", "id,text\na,kan\nb,kan\n")
+    assert "earlier row" not in capsys.readouterr().err
 
 
 def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

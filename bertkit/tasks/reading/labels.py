@@ -10,19 +10,21 @@ from typing import NamedTuple
 
 from bertkit.base.errors import InputError, is_missing, named, user_name
 from bertkit.base.text_files import control_character
+from bertkit.tasks.reading.cells import CountedRows
 from bertkit.tasks.task_config import TaskConfig
 
 Label = str | int | float
 _TYPES = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 SEPARATORS = (",", ";", "|")  # between several labels
 IMPOSSIBLE = "is_impossible"  # whether a question has no answer; then its answers are only plausible
+MOST_IDS = 100_000  # of an input, that are remembered to find repeated ones
 LARGEST = 1e15  # the largest label of a regression: its square fits into float32
 
 
 class Ids:
     """The ids of examples. Each must be unique; a row without an id gets its number in the file, from 0.
 
-    If ids of a file are repeated, all rows get their numbers, unless the user has named the column. In an input of `predict`, ids may be empty, and may be repeated unless `is_unique`: answers to questions are stored by id. A
+    If ids of a file are repeated, all rows get their numbers, unless the user has named the column. In an input of `predict`, ids may be empty, and may be repeated, with a warning, unless `is_unique`: answers to questions are stored by id. A
     question without an id gets "line" and its line number, because its row number may be the id of another question.
     """
 
@@ -33,6 +35,8 @@ class Ids:
         self.places: dict[str, str] = {}
         self.num_rows, self.numbers = 0, array("q")  # of the examples, for those that are repeated
         self.repeated = ""  # the first repeated id, and where it is
+        self.of_input = set[str]()  # those of an input that may be repeated, at most `MOST_IDS`
+        self.again = CountedRows()  # the rows of an input with the id of an earlier one
 
     def skip(self) -> None:
         """Count a row that is no example."""
@@ -46,14 +50,27 @@ class Ids:
             by_line = self.is_input and self.is_unique and self.field is not None
             return f"line {line}" if by_line else str(self.num_rows - 1)
         name = str(value)
-        if self.is_unique or not self.is_input:
-            if name in self.places:
-                duplicate = f"{where}: {self.field} '{name:.80}' is a duplicate, first at {self.places[name]}"
-                if self.is_named or self.is_input:
-                    raise InputError(f"{duplicate}; remove one of them, or set task.columns.id=null")
-                self.repeated = self.repeated or duplicate
-            self.places.setdefault(name, where)
+        if self.is_input and not self.is_unique:
+            if name in self.of_input:
+                self.again.add(f"{name!r:.80} at {where}")
+            elif len(self.of_input) < MOST_IDS:
+                self.of_input.add(name)
+            return name
+        if name in self.places:
+            duplicate = f"{where}: {self.field} '{name:.80}' is a duplicate, first at {self.places[name]}"
+            if self.is_named or self.is_input:
+                raise InputError(f"{duplicate}; remove one of them, or set task.columns.id=null")
+            self.repeated = self.repeated or duplicate
+        self.places.setdefault(name, where)
         return name
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning about repeated ids of an input."""
+        have = "row has" if self.again.num_rows == 1 else "rows have"
+        few = f"{self.again.num_rows:,} {have} the id of an earlier row, the first {self.again.first}"
+        way_out = "give each row its own, or go by the order: predictions have that of the rows"
+        return [f"{few}; {way_out}"] if self.again.num_rows else []
 
 
 _WORDS = re.compile(r"[A-ZÄÖÜ]?[a-zäöü]+|[A-ZÄÖÜ]+|\d+")

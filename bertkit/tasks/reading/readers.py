@@ -42,7 +42,7 @@ from bertkit.tasks.reading.formats import (
     format_of_input,
     needs_text_pair,
 )
-from bertkit.tasks.reading.labels import IdLike
+from bertkit.tasks.reading.labels import IdLike, Ids
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
 from bertkit.tasks.reading.source import SplitExamples, collect_examples, joined
@@ -111,6 +111,7 @@ class Inputs:
     task: AnyTask  # predicts these examples: a tagger has another task for running text
     rows: deque[Cells] = field(default_factory=deque)  # the rows read so far, if they are kept
     empty: CountedRows = field(default_factory=CountedRows)  # the examples with an empty text that were read so far
+    ids: Callable[[], Ids] = lambda: Ids(None)  # those that were read so far
     id_like: IdLike = field(default_factory=lambda: IdLike(()))
     num_bytes: int | None = None  # size of a file; None for the others
     note: str = ""  # about the table
@@ -119,7 +120,8 @@ class Inputs:
     @property
     def warnings(self) -> list[str]:
         """Warnings about what was read so far."""
-        empty, lines = self.empty, [*self.short_rows.warnings, *filter(None, (self.note, self.id_like.remark))]
+        empty, lines = self.empty, [*self.short_rows.warnings, *self.ids().warnings]
+        lines += filter(None, (self.note, self.id_like.remark))
         if empty.num_rows:
             texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
             lines.append(f"{texts}; ignore their results")
@@ -176,6 +178,7 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
         task,
         rows,
         reading.empty,
+        lambda: reading.id_column,
         IdLike(()) if keep_rows else reading.id_like,
         note=table.note,
     )
