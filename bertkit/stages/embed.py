@@ -75,7 +75,8 @@ def _opened_texts(settings: EmbedSettings, inputs: object) -> Iterator[Inputs]:
         yield Inputs("", iter([texts_of(inputs, settings.text_column)]), task.short_rows(), task)
         return
     with opened_examples(task, settings) as source:
-        yield dataclasses.replace(source, chunks=([one.text for one in examples] for examples in source.chunks))
+        texts = ([one.text for one in examples] for examples in source.chunks)
+        yield dataclasses.replace(source, chunks=texts, has_ids=False)
 
 
 def _warn(settings: EmbedSettings, source: Inputs, embed: Embedder, num_texts: int, num_cut: int) -> None:

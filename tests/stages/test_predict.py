@@ -340,6 +340,11 @@ def test_repeated_ids_of_an_input_are_counted_in_a_warning(
     assert "warning: 1 row has the id of an earlier row" in capsys.readouterr().err
     predict(make("sequence"), tmp_path / "in.csv", "id,text\na,kan\nb,kan\n")
     assert "earlier row" not in capsys.readouterr().err
+    vectors = [f"input={tmp_path / 'in.csv'}", f"output={tmp_path / 'out.npy'}", "device=cpu"]
+    for column, second in (("id", "a"), ("doc_id", "b")):
+        (tmp_path / "in.csv").write_text(f"{column},text\na,kan\n{second},kan\n")
+        assert run(["embed", f"model_dir={make('encoder')}", *vectors, "overwrite=true"]) == 0
+        assert "warning" not in capsys.readouterr().err  # vectors have no ids, and embed no settings for them
 
 
 def test_entities_in_parquet_and_csv(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ class Inputs:
     empty: CountedRows = field(default_factory=CountedRows)  # the examples with an empty text that were read so far
     ids: Callable[[], Ids] = lambda: Ids(None)  # those that were read so far
     id_like: IdLike = field(default_factory=lambda: IdLike(()))
+    has_ids: bool = True  # whether the results have the ids
     num_bytes: int | None = None  # size of a file; None for the others
     note: str = ""  # about the table
     position: Callable[[], int] | None = None  # returns the number of bytes read; None for inputs from Python
@@ -120,8 +121,9 @@ class Inputs:
     @property
     def warnings(self) -> list[str]:
         """Warnings about what was read so far."""
-        empty, lines = self.empty, [*self.short_rows.warnings, *self.ids().warnings]
-        lines += filter(None, (self.note, self.id_like.remark))
+        empty, lines = self.empty, [*self.short_rows.warnings, *([self.note] if self.note else [])]
+        if self.has_ids:
+            lines += filter(None, [*self.ids().warnings, self.id_like.remark])
         if empty.num_rows:
             texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
             lines.append(f"{texts}; ignore their results")
