@@ -59,6 +59,7 @@ def main() -> None:
     # exit at once: an exception during an import would leave a library half imported
     for stopping in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stopping, lambda *_: os._exit(_report(KeyboardInterrupt())))
+    errors.print_warnings_of_python()
     os.environ["PYTHONSAFEPATH"] = "1"  # child processes import nothing from the current directory
     with contextlib.suppress(OSError):  # there is no temporary directory
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())  # otherwise importing torch makes one

@@ -6,9 +6,11 @@ start a new line, so `shown` escapes control characters. All errors and all prin
 
 import contextlib
 import difflib
+import functools
 import html
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -143,6 +145,12 @@ def say(*lines: object, file: TextIO | None = None) -> None:
 def warn(*lines: object) -> None:
     """Print warnings, each in a line, on standard error."""
     say(*(f"warning: {line}" for line in lines), file=sys.stderr)
+
+
+def print_warnings_of_python() -> None:
+    """Print warnings of Python in this process as all others: in a line, once, without their places in the code."""
+    once = functools.cache(warn)
+    warnings.showwarning = lambda message, *_: once(" ".join(str(message).split()))
 
 
 def install_extra(extra: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,19 @@ from bertkit.tasks.reading.writers import word_cell as _cell
 TEXT = "kan lon ten.\nmir rur.\n\n" * 60
 TRAIN = ["pretrain", "data_dir={shared}/data", "output_dir=o", *TINY_PRETRAIN]
 PREPARE = ["prepare", "output_dir=o", "tokenizer.vocab_size=131"]
+NUMBERS = ["task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"]
 TUNE = ["finetune", *TINY_FINETUNE, "model_dir={shared}/pre", "data_dir={here}", "output_dir=o"]
 
 
 def rows(*labels: object) -> dict[str, str]:
     lines = "".join(json.dumps({"text": "kan", "label": label}) + "\n" for label in labels) * 4
     return {"train.jsonl": lines, "dev.jsonl": lines}
+
+
+def one_line_of_pearson(folder: Path, done: subprocess.CompletedProcess[str]) -> None:
+    """A warning of Python is a line like all others, once, without a place in the code."""
+    named = "warning: pearson is not defined: predictions are all the same; reported as 0"
+    assert [line for line in done.stderr.splitlines() if "pearson" in line] == [named]
 
 
 CASES = [
@@ -35,9 +43,12 @@ CASES = [
         files={"x.txt": TEXT}),
     Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09 of 8 examples", files=rows("a", "b")),
     Case("one class", TUNE, "every label is 'a'", files=rows("a", "a")),
+    Case("one number", [*TUNE, *NUMBERS], "every label is 2; add examples with other numbers", files=rows(2.0, 2)),
+    Case("one number in dev", [*TUNE, *NUMBERS], code=0, files=rows(1, 2) | {"dev.jsonl": rows(2)["dev.jsonl"]}, kept=["o"],
+        more=one_line_of_pearson),
     Case("NaN as a class", TUNE, r"train\.jsonl:1: label: ", files=rows(float("nan"), 1.5)),
     Case("infinity as a class", TUNE, "label.* -inf", files=rows(float("-inf"), 1.5)),
-    Case("a huge number to learn", [*TUNE, "task.labels=regression", "task.metrics=[pearson]", "task.best_metric=pearson"],
+    Case("a huge number to learn", [*TUNE, *NUMBERS],
         "1e[+]?300; expected a number", files=rows(1e300, 1.5)),
     Case("text and no text in a column", TUNE, "'text' is 5; expected text",
         files={"train.jsonl": '{"text": "a", "label": "a"}\n{"text": 5, "label": "b"}\n', "dev.jsonl": "{}"}),

@@ -51,13 +51,17 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
     """Read the splits for training and for evaluation.
 
     `dev_share` chooses examples by a method of `held_out`. Raises InputError if a split is missing or has errors, all training
-    examples have the same label, or only one of the splits has pairs of texts.
+    examples have the same label or number, or only one of the splits has pairs of texts.
     """
     task, data_dir = settings.task, settings.data_dir
     train = read_examples(task, data_dir, "train")
     if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
         every = f"{train.description}: every label is '{train.labels[0]}'"
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
+    numbers = {number for one in train.examples for number in train.task.labels_of(one)}
+    if task.is_regression and len(numbers) == 1:
+        every = f"{train.description}: every label is {str(numbers.pop()).removesuffix('.0')}"
+        raise InputError(f"{every}; add examples with other numbers")
     train = train.with_rare_labels()
     if settings.dev_share == 0:
         dev = dataclasses.replace(train.first(NUM_MEASURED), file_warnings=())
