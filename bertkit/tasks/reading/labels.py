@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import shlex
+import unicodedata
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -132,7 +133,10 @@ class Labels:
         name = str(label) if str(label) in self.by_value else spelled(label)
         if self.names is not None:
             if name not in self.by_spelling:
-                unknown = f"unknown label {label if isinstance(label, int) else name!r:.80}; expected {self.expected()}"
+                shown = str(label) if isinstance(label, int) else repr(name)
+                if unicodedata.normalize("NFC", name) in (unicodedata.normalize("NFC", one) for one in self.by_value):
+                    shown = ascii(name)  # it looks like a known one
+                unknown = f"unknown label {shown:.80}; expected {self.expected()}"
                 raise InputError(f"{where}: {self.field}: {unknown}; correct it, or set task.labels=")
             name = self.by_spelling[name]
         self.seen.setdefault(name, where)

@@ -96,6 +96,7 @@ class Reading:
             )
         if self.is_labelled is None:
             return self.find_optional(names_of(column) or column, "label")
+        self.table.present(column)  # refuses two columns of the name, where the advice below does not help
         try:
             return self.find(column, "label")
         except InputError as error:

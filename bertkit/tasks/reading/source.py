@@ -228,7 +228,7 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += [*reading.file_warnings, *_alike(table.name, labels)]
     if reading.known_labels is None and config.label_names is None and config.kind == "sequence":
-        warnings += _gaps(table.name, labels)
+        warnings += [*_gaps(table.name, labels), *_quoted(table.name, labels)]
     if reading.empty.num_rows:
         kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
         warnings.append(f"{kept}, the first at {reading.empty.first}")
@@ -262,6 +262,13 @@ def _gaps(name: str, labels: Sequence[str]) -> list[str]:
     skip = shlex.quote(f"{user_name('task.skip_labels')}=[{', '.join(map(repr, gaps))}]")
     line = f"{name}: {named(gaps, ' and ')} may stand for missing labels, but count as classes; {skip} skips these rows"
     return [line] if gaps else []
+
+
+def _quoted(name: str, labels: Sequence[str]) -> list[str]:
+    """Warn of labels with quotes around them, which are part of a CSV cell if a blank is before them."""
+    quoted = [label for label in labels if len(label) > 2 and label[0] == label[-1] and label[0] in "\"'"]
+    way_out = "if they are no part of the labels, remove them, or in CSV the blanks before them"
+    return [f"{name}: the labels {named(quoted)} have quotes around them; {way_out}"] if quoted else []
 
 
 def _header_as_row(table: InputTable, labels: list[str | float | None]) -> list[str]:

@@ -106,6 +106,27 @@ def test_both_splits_have_the_same_decimal_mark(tmp_path: Path) -> None:
     assert [example.label for example in read_training_data(settings).dev.examples] == [2.0, 1.5]
 
 
+def test_quotes_around_labels_are_told(tmp_path: Path) -> None:
+    """A blank before a quote makes the quote a part of the cell."""
+    write(tmp_path, "train.csv", "text,label\na, \"x\"\nb,y\nc,'y'\nd,it's\n")
+    (line,) = (line for line in read(tmp_path, "sequence", "train").warnings if "quotes" in line)
+    assert line.startswith(f"{tmp_path}/train.csv: the labels '\"x\"', \"'y'\" have quotes around them; ")
+    write(tmp_path, "train.csv", 'text,label\na,"x"\nb,y\n')
+    assert read(tmp_path, "sequence", "train").warnings == ()
+
+
+def test_two_columns_of_labels_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text,label,label\na,x,y\n")
+    with pytest.raises(InputError, match=r"train\.csv:1: two columns 'label'; rename one of them$"):
+        read(tmp_path, "sequence", "train")
+
+
+def test_a_label_that_unicode_writes_otherwise_is_shown_by_its_codes(tmp_path: Path) -> None:
+    write(tmp_path, "dev.csv", "text,label\na,cafe\u0301\n")
+    with pytest.raises(InputError, match=r"unknown label 'cafe\\u0301'; expected 'bar' or 'caf\u00e9'; "):
+        read(tmp_path, "sequence", "dev", labels=("bar", "caf\u00e9"))
+
+
 def test_both_splits_have_pairs_of_texts_or_none(tmp_path: Path) -> None:
     single, pairs, renamed = (
         "text,label\na,x\nb,y\n",
