@@ -189,8 +189,8 @@ def check_labels(model_dir: str, task: AnyTask) -> None:
         expected, is_same = named(config.label_names), set(config.label_names) == set(task.labels)
     if not is_same:
         raise InputError(
-            f"model_dir={model_dir} has the labels {named(task.labels) or 'numbers'}; task={config.name} has "
-            f"{expected or 'labels by name'}; use a model for this task, or set task.labels="
+            f"model_dir={model_dir} has the labels {named(task.labels) or 'numbers'}; task={config.name} has {expected or 'labels by name'}; "
+            'use a model for this task, or set task.labels= to these, and task.labels_in_files= to the files\' names for them, in the same order, as in ["0","1"]'
         )
 
 

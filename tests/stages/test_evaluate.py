@@ -403,6 +403,21 @@ def test_refusals_of_a_task(more: list[str], line: str, tokenizer: Tokenizer, tm
     refused(run(["evaluate", *arguments, "task=sequence", "task.max_seq_length=20", *more]), line, capsys)
 
 
+def test_the_way_to_other_names_of_labels_leads_there(tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys) -> None:
+    """The names that transformers gives to labels, and the numbers in a file."""
+    names, rows = ("LABEL_0", "LABEL_1"), [("kan lon", "1"), ("lon", "0"), ("mir kan", "1")]
+    model = small_model(tokenizer.vocab_size, heads=("sequence",), labels=names)
+    export_model(model, tokenizer, tmp_path / "model")
+    write_rows(tmp_path / "dev.tsv", rows)
+    write_rows(tmp_path / "named.tsv", [(text, f"LABEL_{label}") for text, label in rows])
+    command = [f"model_dir={tmp_path / 'model'}", f"data_dir={tmp_path}", "task=sequence", "task.max_seq_length=20"]
+    refused(run(["evaluate", *command, "device=cpu"]), "unknown label '1'; expected 'LABEL_0' or 'LABEL_1'", capsys)
+    way = """, or set task.labels= to these, and task.labels_in_files= to the files' names for them, in the same order, as in ["0","1"]"""
+    refused(run(["evaluate", *command, "device=cpu", "task.labels=[0,1]"]), way, capsys)
+    given = evaluate_task(capsys, *command, f"task.labels=[{','.join(names)}]", 'task.labels_in_files=["0","1"]')
+    assert given["accuracy"] == evaluate_task(capsys, *command, "task.files.dev=named.tsv")["accuracy"]
+
+
 def test_a_split_of_a_task_without_one(capsys: Capsys) -> None:
     refused(run(["evaluate", "model_dir=x", "data_dir=y", "split=dev"]), "for the split of a task, set task=", capsys)
     assert run(["evaluate", "model_dir=x"]) == 2
