@@ -269,7 +269,9 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
         if len(set(map(type, own_tags))) > 1:
             raise InputError(f"{where}: {tags} have different types; use texts or numbers for all")
         sentence_id, is_from_text = optional_value(row, id_field), isinstance(row[words], str)
-        return Sentence(sentence_id, texts, list(map(str, own_tags)), [line] * len(own), is_from_text=is_from_text)
+        return Sentence(
+            sentence_id, texts, [str(tag).strip() for tag in own_tags], [line] * len(own), is_from_text=is_from_text
+        )
 
     return reading.each(sentence)
 

@@ -115,6 +115,17 @@ def test_quotes_around_labels_are_told(tmp_path: Path) -> None:
     assert read(tmp_path, "sequence", "train").warnings == ()
 
 
+def test_blanks_around_tags_are_no_part_of_them(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.jsonl",
+        '{"words": ["a", "b"], "tags": ["O", "B-PER "]}\n{"words": ["c"], "tags": [" B-PER"]}\n',
+    )
+    source = read(tmp_path, "tagging", "train")
+    assert source.labels == ("O", "B-PER", "I-PER")
+    assert [example.tags for example in source.examples] == [("O", "B-PER"), ("B-PER",)]
+
+
 def test_two_columns_of_labels_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "train.csv", "text,label,label\na,x,y\n")
     with pytest.raises(InputError, match=r"train\.csv:1: two columns 'label'; rename one of them$"):
