@@ -519,6 +519,7 @@ REFUSALS = [
     ("sequence", "in.tsv", "text\tid\nkan\t1\t2\n", [], "in.tsv:2: "),
     ("token", "out.conll", "kan O\n", [], "out.conll "),
     ("sequence", "in.csv", "a,b\nkan,lon\n", ["task.needs_pair=true"], "no column 'text' or 'sentence'"),
+    ("sequence", "in.txt", "kan\rlon\r", [], "in.txt:1: its lines end in carriage returns alone; convert them"),
     ("sequence", "in.tsv", "kan\n", ["task=mrpc", "task.max_seq_length=40"], "has the labels 'bad', 'good', 'ugly'; task=mrpc has"),
     ("sequence", "in", "kan\n", ["task.needs_pair=true"], "in: task=sequence "),
     ("sequence", "in.txt", "kan\n", ["task=squad2"], "task=squad2 is of kind spans"),

@@ -124,6 +124,8 @@ def all_names(task: TaskConfig) -> set[str]:
 def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_rows: ShortRows) -> InputTable:
     """Parse numbered lines as rows; raises InputError if a line does not fit the format."""
     name = str(path)
+    if format not in ("json", "jsonl"):  # where they are white space
+        lines = _with_line_feeds(name, lines)
     match format:
         case "text":
             texts = (TableRow(n, {"text": "" if is_blank(line) else line}) for n, line in lines)
@@ -156,6 +158,14 @@ def open_table(task: TaskConfig, path: Path, format: str, lines: Lines, short_ro
         case "json":
             return records(name, format, json_records(name, lines), short_rows)
     return records(name, format, short_rows.with_blank(json_lines(name, lines)), short_rows)
+
+
+def _with_line_feeds(name: str, lines: Lines) -> Lines:
+    """Return the lines; raises InputError for one with carriage returns inside that is alone, as in files of old Macs."""
+    head = list(itertools.islice(lines, 2))
+    if len(head) == 1 and "\r" in head[0][1].rstrip("\r"):
+        raise InputError(f"{name}:1: its lines end in carriage returns alone; convert them, as with tr '\\r' '\\n'")
+    return itertools.chain(head, lines)
 
 
 def _sentences(
