@@ -57,6 +57,12 @@ class Reading:
                 *(self.table.missing(one, key) for key, one in needed.items() if self.table.present(one) is None)
             )
         self.columns[setting, name] = None
+        several = [one for one in names_of(column) if one in self.table.names]
+        if len(several) > 1 and self.config.hub.path is None:
+            taken = f"{name!r} is taken, unless {user_name(f'task.columns.{setting}')}= names another"
+            self.file_warnings.append(
+                f"{self.table.name}: the column of {setting} may be {named(several, ' or ')}; {taken}"
+            )
         return name
 
     def find_optional(self, column: Column, setting: str) -> str | None:

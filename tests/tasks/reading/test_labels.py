@@ -126,6 +126,15 @@ def test_blanks_around_tags_are_no_part_of_them(tmp_path: Path) -> None:
     assert [example.tags for example in source.examples] == [("O", "B-PER"), ("B-PER",)]
 
 
+def test_two_names_of_a_column_are_told(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "text,sentence1,sentence2,label\na,b,c,x\nd,e,f,y\n")
+    source = read(tmp_path, "sequence", "train")
+    assert (source.examples[0].text, source.examples[0].text_pair) == ("a", "c")
+    line = f"{tmp_path}/train.csv: the column of text may be 'text' or 'sentence1'; 'text' is taken, unless task.columns.text= names another"
+    assert source.warnings == (line,)
+    assert read(tmp_path, "sequence", "train", "columns.text=sentence1").warnings == ()
+
+
 def test_two_columns_of_labels_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "train.csv", "text,label,label\na,x,y\n")
     with pytest.raises(InputError, match=r"train\.csv:1: two columns 'label'; rename one of them$"):
