@@ -32,7 +32,7 @@ COMMANDS = (  # in their usual order
 )  # fmt: skip
 # decorators of plug-ins
 SLOTS = (
-    "masking", "head", "model_head", "head_loss", "score", "positions", "pattern", "feed_forward", "pooler", "schedule", "optimizer", "objective", "metric", "task",
+    "masking", "head", "model_head", "head_loss", "score", "positions", "pattern", "feed_forward", "encoder", "pooler", "schedule", "optimizer", "objective", "metric", "task",
     "prediction_format", "vector_format", "passage_format",
 )  # fmt: skip
 _OLD_SLOTS = {"shape": "task"}  # by their names of earlier versions

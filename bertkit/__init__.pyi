@@ -195,6 +195,7 @@ class _BertShape(TypedDict, total=False):
     family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert', 'mpnet', 'gte', 'nomic_bert'] | None
     embedding_size: int | None
     shared_layers: bool
+    encoder: str
 
 _ModelOption: TypeAlias = Literal['albert_mini', 'base', 'deberta_mini', 'electra_mini', 'eurobert_mini', 'large', 'medium', 'mini', 'modern_base', 'modern_mini', 'modern_small', 'modern_tiny', 'roberta_mini', 'small', 'tiny']
 
@@ -1156,6 +1157,13 @@ def feed_forward(name: str = ...) -> Callable[[_Made], _Made]: ...
 @overload
 def feed_forward(made: _Made) -> _Made:
     """Add a function or class as an option of the setting feed_forward.kind."""
+
+@overload
+def encoder(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def encoder(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting model.encoder."""
 
 @overload
 def pooler(name: str = ...) -> Callable[[_Made], _Made]: ...

@@ -422,6 +422,66 @@ def test_a_feed_forward_of_another_size(tiny_runs: Path, tmp_path: Path, capsys:
     refused(code, "narrowing.py:4) returned torch.Size", capsys)
 
 
+ENCODER = """
+import torch
+from torch import nn
+import bertkit
+from bertkit.model.bert import Encoder, EncoderLayer
+
+
+class Gated(EncoderLayer):
+    def __init__(self, config, *others):
+        super().__init__(config, *others)
+        self.gate = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden, geometry, attentions=None, rows=None):
+        return super().forward(hidden, geometry, attentions) * self.gate(hidden).sigmoid()
+
+
+@bertkit.encoder("gated")
+class GatedEncoder(Encoder):
+    layer_class = Gated
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.scales = nn.ParameterList(torch.full([], 2.0) for _ in self.layers)
+
+    def forward(self, hidden, layout, output_hidden_states=False, attentions=None, wanted=None):
+        assert wanted is None
+        states = super().forward(hidden, layout, output_hidden_states, attentions)
+        return [*states[:-1], states[-1] * sum(self.scales)]
+
+
+@bertkit.encoder("bare")
+def bare(config):
+    return nn.Identity()
+"""
+
+
+def test_an_encoder(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "gating.py").write_text(ENCODER)
+    assert (
+        pretrain(tiny_runs, "run", "plugins=[gating]", "model.encoder=gated", "optimizer.peak_learning_rate=1e-9") == 0
+    )
+    content = json.loads(Path("run/model/config.json").read_text())
+    assert (content["model_type"], content["encoder"]) == ("bertkit", "gated")
+    weights = load_file("run/model/model.safetensors")
+    assert {"bert.encoder.layers.0.gate.weight", "bert.encoder.scales.0"} <= {*weights}
+    torch.testing.assert_close(weights["bert.encoder.scales.0"], torch.tensor(2.0))
+    again = "plugins=[gating]", "model_dir=run", f"data_dir={tiny_runs / 'task'}", "output_dir=task"
+    capsys.readouterr()
+    assert run(["finetune", *again, *TINY_FINETUNE]) == 0
+    assert "initialised 2 new tensors" in capsys.readouterr().out
+    assert run(["predict", "plugins=[gating]", "model_dir=task", "text=kan lon"]) == 0
+    refused(run(["export", "model_dir=run", "output_dir=hf"]), "encoder=gated", capsys)
+    refused(
+        pretrain(tiny_runs, "bare", "plugins=[gating]", "model.encoder=bare"),
+        "subclass of bertkit.model.bert.Encoder",
+        capsys,
+    )
+    refused(pretrain(tiny_runs, "bare", "model.encoder=nowhere"), "model.encoder='nowhere'", capsys)
+
+
 def test_an_option_without_a_name_has_that_of_its_function() -> None:
     @bertkit.schedule
     def halving(step: int, steps: int, warmup_steps: float) -> float:

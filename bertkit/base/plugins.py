@@ -58,6 +58,7 @@ SLOTS = {
     ),
     "pattern": Slot("attention.pattern", "", "bertkit.model.patterns", "full", "attention.pattern_options"),
     "feed_forward": Slot("feed_forward.kind", "config", "bertkit.model.bert", "mlp", "feed_forward.options"),
+    "encoder": Slot("model.encoder", "config", "bertkit.model.bert", "transformer"),
     "pooler": Slot("pooling", "config", "bertkit.model.poolers", "first"),
     "norm": Slot("norm.kind", "size, epsilon", "bertkit.model.bert", "layer_norm"),
     "cell": Slot("decoder.cell", "num_inputs, size, by_step, both", "bertkit.model.recurrent.cells", "gru"),

@@ -69,6 +69,14 @@ def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:
     return torch.split(F.linear(inputs, weight, bias), [len(each.weight) for each in maps], -1)
 
 
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm computed in the dtype of its weights, since torch's own is slow and warns if the inputs are narrower."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, D) -> (n, D)."""
+        return super().forward(inputs.to(self.weight.dtype))
+
+
 class Embedding(nn.Embedding):
     """torch's embedding; its values are zeros until they come from a file or `init_weights`."""
 

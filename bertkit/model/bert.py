@@ -13,20 +13,12 @@ from bertkit.base import plugins
 from bertkit.kernels.elementwise import GatedGelu
 from bertkit.kernels.fast import ANYWHERE
 from bertkit.kernels.layout import Layout, Wanted
-from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, halved, is_on_cpu, linear_of_each
+from bertkit.kernels.linear import ACTIVATIONS, Dropout, Embedding, Linear, RMSNorm, halved, is_on_cpu, linear_of_each
 from bertkit.model import slots
 from bertkit.model.attention import ALONE, MultiHeadAttention, Shared
 from bertkit.model.bert_config import READING_FIRST, BertConfig
 from bertkit.model.geometry import Geometry
 from bertkit.model.recurrent.encoder import RecurrentLayers
-
-
-class RMSNorm(nn.RMSNorm):
-    """RMSNorm computed in the dtype of its weights, since torch's own is slow and warns if the inputs are narrower."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """(n, D) -> (n, D)."""
-        return super().forward(inputs.to(self.weight.dtype))
 
 
 @plugins.option("norm", "layer_norm")
@@ -43,9 +35,8 @@ def rms_norm(size: int, eps: float) -> RMSNorm:
 
 def make_norm(config: BertConfig, size: int | None = None) -> nn.Module:
     """Make a norm of a model, of vectors of `hidden_size` or another size."""
-    bound = plugins.bind("norm", config.norm.kind, vars(config.norm))
-    norm: nn.Module = bound(size or config.hidden_size, config.layer_norm_eps)
-    return norm
+    make = plugins.bind("norm", config.norm.kind, vars(config.norm))
+    return make(size or config.hidden_size, config.layer_norm_eps)  # type: ignore[no-any-return]
 
 
 def make_final_norm(config: BertConfig) -> nn.Module:
@@ -242,8 +233,11 @@ class ConvolvedLayer(EncoderLayer):
         return torch.cat(convolved)
 
 
+@plugins.option("encoder", "transformer")
 class Encoder(nn.Module):
     """L layers; with `pre` norms also a final norm (Xiong et al. 2020, section 3.1)."""
+
+    layer_class: type[EncoderLayer] = EncoderLayer
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -253,8 +247,8 @@ class Encoder(nn.Module):
         self.positions = slots.make_positions(config, config.attention.positions, slots.changes_layers).shared()
         shared = Shared(self.compression, self.positions)
         own = numbers[:1] if config.shared_layers else numbers  # one layer L times, or L layers
-        first = EncoderLayer if config.convolution is None else ConvolvedLayer
-        layers = [(EncoderLayer if number else first)(config, number, shared) for number in own]
+        first = self.layer_class if config.convolution is None else ConvolvedLayer
+        layers = [(self.layer_class if number else first)(config, number, shared) for number in own]
         self.layers = nn.ModuleList(layers * (len(numbers) // len(own)))
         self.norm = make_final_norm(config)
 
@@ -279,6 +273,14 @@ class Encoder(nn.Module):
         return hidden_states
 
 
+def make_encoder(config: BertConfig) -> Encoder:
+    """Make the encoder of a model, a subclass of `Encoder`."""
+    made = plugins.bind("encoder", config.encoder)(config)
+    if not isinstance(made, Encoder):
+        raise plugins.wrong_result("encoder", config.encoder, made, "a subclass of bertkit.model.bert.Encoder")
+    return made
+
+
 @plugins.option("pooler", "first")
 class Pooler(nn.Module):
     """One vector for a sequence: tanh, or another activation, of a linear map of what `pool` returns, here its [CLS] vector."""
@@ -299,8 +301,7 @@ class Pooler(nn.Module):
 
 def make_pooler(config: BertConfig) -> nn.Module:
     """Make the pooler of a model, (S, D) and a layout -> (B, D)."""
-    made = plugins.bind("pooler", config.pooling)(config)
-    size = config.hidden_size
+    made, size = plugins.bind("pooler", config.pooling)(config), config.hidden_size
     return slots.checked_module("pooler", config.pooling, made, lambda hidden, layout: (len(layout.starts), size))
 
 
@@ -312,12 +313,12 @@ class Bert(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         is_recurrent = config.decoder is not None and config.decoder.kind == "rnn"
-        self.encoder = RecurrentLayers(config) if is_recurrent else Encoder(config)
+        self.encoder = RecurrentLayers(config) if is_recurrent else make_encoder(config)
         self.pooler = make_pooler(config) if with_pooler else None
         self.pooler_dropout = Dropout(pooler_dropout_prob)
         # whether the last layer may compute the wanted tokens alone: neither the pooler nor a plug-in reads others
         last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
-        is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
+        is_plain = type(self.encoder) is Encoder and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
         self.weighs_places = slots.changes_weights(slots.class_of(config.attention.positions))  # lost but for [CLS]
 

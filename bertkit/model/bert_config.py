@@ -30,7 +30,7 @@ LOCAL_SCORES = ("local_m", "local_p")
 OWN_SETTINGS = (
     "decoder", "feed_forward", "head", "head_act", "head_bias", "embedding_dropout_prob", "task_transform", "family", "pooler_dropout_probs",
     "head_dropout_probs", "skips_padding", "layer_dropout_probs", "pooler_act", "projects_first", "convolution", "task_type_vocab_size",
-    "plain_lm_head", "embedding_size", "shared_layers", "type_vocab_size", "norm", "pooling", "attention",
+    "plain_lm_head", "embedding_size", "shared_layers", "encoder", "type_vocab_size", "norm", "pooling", "attention",
 )  # fmt: skip
 
 
@@ -170,6 +170,7 @@ class BertShape:
     # the size of the embeddings, which a linear map turns into `hidden_size`; None: the same, without a map
     embedding_size: Size | None = field(default=None, metadata=IF_SET)
     shared_layers: bool = field(default=False, metadata=IF_SET)  # all layers have the same weights
+    encoder: Annotated[str, OptionOf("encoder")] = field(default="transformer", metadata=IF_SET)
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
@@ -303,8 +304,8 @@ class BertConfig(BertShape):
             and decoder.is_from_scratch
             and [
                 f"model.{name}={vars(self)[name]}: not with decoder={decoder.kind}, which trains another encoder; leave it out"
-                for name in ("embedding_size", "shared_layers", "family")
-                if vars(self)[name]
+                for name in ("embedding_size", "shared_layers", "family", "encoder")
+                if vars(self)[name] and vars(self)[name] != "transformer"
             ],
             *(f"{name}={id_}: expected an id below vocab_size={limit}" for name, id_ in ids.items() if id_ >= limit),
             (not labels or len(set(labels)) != len(labels))

@@ -14,15 +14,17 @@ def init_weights(model: nn.Module, std: float, generator: torch.Generator) -> No
     distribution is cut at two standard deviations, as in google-research/bert modeling.py `create_initializer`, and in
     transformers' ModernBERT; its BERT does not cut it. `std` is `initializer_range`; with `scale_outputs` that of some matrices is
     smaller (Shoeybi et al. 2019, section 3), and the identity is added to that of a masked LM head that `begins_as_identity`, so
-    that it predicts a token that is shown. ModernBERT's classifiers have their own. The generator is on the CPU.
+    that it predicts a token that is shown. ModernBERT's classifiers have their own. A parameter with another name than torch's, `weight`
+    and `bias`, keeps the values that its module gave it. The generator is on the CPU.
     """
     for module in model.modules():
         of_module = std * module.init_scale if isinstance(module, Linear) else std
         for name, parameter in module.named_parameters(recurse=False):
             if name.startswith("bias"):
                 nn.init.zeros_(parameter)
+            elif not name.startswith("weight"):
+                continue  # a plug-in's
             elif parameter.ndim == 1:
-                assert name == "weight", f"no rule to initialise {name} of {type(module).__name__}"
                 nn.init.ones_(parameter)
             elif name.startswith("weight_hh"):
                 for gate in torch.split(parameter, parameter.shape[1]):

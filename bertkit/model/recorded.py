@@ -51,6 +51,7 @@ def can_record(model: BertWithHeads) -> bool:
     chosen = {
         "score": config.attention.score, "positions": config.attention.positions, "pattern": config.attention.pattern,
         "feed_forward": config.feed_forward.kind, "norm": config.norm.kind, "head": config.head.kind,
+        "encoder": config.encoder,
     }  # fmt: skip
     has_plugins = any(plugins.is_plugin(*option) for option in chosen.items())  # which may do anything in a pass
     if not isinstance(encoder, Encoder) or config.decoder is not None or has_plugins:

@@ -1,13 +1,20 @@
-"""Plug-ins that the table tries: two feed-forward parts, rotary positions of normed vectors, and a causal phase before masked LM."""
+"""Plug-ins that the table tries: two feed-forward parts, rotary positions of normed vectors, an attention gate, sums of layers, an average of
+weights, and a causal phase before masked LM.
+"""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bertkit
-from bertkit.model.bert import FeedForward, GatedFeedForward
+from bertkit.kernels.linear import Linear
+from bertkit.model.bert import Encoder, EncoderLayer, FeedForward, GatedFeedForward
+from bertkit.model.geometry import Geometry
 from bertkit.model.positions import Rotary
 
 
@@ -47,6 +54,82 @@ class NormedRotary(Rotary):
     def rotate(self, vectors: Tensor, position_ids: Tensor) -> Tensor:
         """Norm and rotate queries or keys (S, N, H)."""
         return super().rotate(F.rms_norm(vectors, vectors.shape[-1:]), position_ids)
+
+
+class GatedLayer(EncoderLayer):
+    """A layer whose contexts are multiplied by sigmoid(W x), with x the input of attention (Qiu et al. 2025, arXiv 2505.06708)."""
+
+    def __init__(self, config, *others):
+        super().__init__(config, *others)
+        self.gate = Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden, geometry, attentions=None, rows=None):
+        """As a layer's, with the gate."""
+        normed = self.attention_norm(hidden) if self.is_pre_norm else hidden
+        query, key, value = self.attention.vectors(normed, normed, geometry.keys.position_ids)
+        context = self.attention.context(query, key, value, geometry, attentions)
+        return self.after_attention(hidden, context * self.gate(normed).sigmoid().view_as(context))
+
+
+@bertkit.encoder("gated")
+class Gated(Encoder):
+    """An encoder of gated layers."""
+
+    layer_class = GatedLayer
+
+
+@bertkit.encoder("dense_former")
+class DenseFormer(Encoder):
+    """Every layer reads a weighted sum of the embeddings and of the outputs of all layers before it (Pagliardini et al. 2024, equation 1).
+
+    The weights begin with 1 for the last output and 0 for the others, so as an encoder without them.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.weights = nn.ParameterList(torch.eye(n + 1)[n] for n in range(1, len(self.layers) + 1))
+
+    def forward(self, hidden, layout, output_hidden_states=False, attentions=None, wanted=None):
+        """As an encoder's."""
+        outputs, read = [hidden], hidden
+        for layer, pattern, weights in zip(self.layers, self.patterns, self.weights, strict=True):
+            outputs.append(
+                layer(read, Geometry(layout, layout, pattern.over(layout), is_whole=attentions is not None), attentions)
+            )
+            read = weighted_sum(weights, outputs)
+        hidden_states = [*outputs[:-1], self.norm(read)]
+        return hidden_states if output_hidden_states else hidden_states[-1:]
+
+
+def weighted_sum(weights: Tensor, outputs: list[Tensor]) -> Tensor:
+    """Return the sum of n outputs, each (S, D), with weights (n,)."""
+    made = weights[-1] * outputs[-1]
+    for weight, output in zip(weights, outputs[:-1], strict=False):
+        made = torch.addcmul(made, weight, output)
+    return made
+
+
+@bertkit.optimizer("averaged_adamw")
+class AveragedAdamW(torch.optim.AdamW):
+    """AdamW that leaves, after step `last`, the mean of the weights after the steps from `first` on (Izmailov et al. 2018, section 3.2).
+
+    With a constant rate the mean can take the place of its fall to 0 (Hägele et al. 2024, arXiv 2405.18392, section 4.1).
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], config: Any, *, first: int = 481, last: int = 600) -> None:
+        super().__init__(groups, lr=config.peak, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+        self.first, self.last = first, last
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient, and the averages."""
+        super().step(closure)
+        for parameter, state in self.state.items():
+            number = int(state["step"]) - self.first + 1
+            if number > 0:
+                average = state.setdefault("average", torch.zeros_like(parameter)).lerp_(parameter, 1 / number)
+                if number == self.last - self.first + 1:
+                    parameter.copy_(average)
 
 
 @bertkit.objective("causal_first")

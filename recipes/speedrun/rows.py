@@ -41,6 +41,7 @@ NARROW = {
     "model.intermediate_size": 528,
     "model.initializer_range": 0.072,
 }
+AVERAGED = {"optimizer.name": "averaged_adamw", **PARTS}
 CAUSAL_FIRST = {"objective": "causal_first", "objective_options.share": 0.25, **PARTS}
 # each of these changes one thing of modern_mini
 TRIED: dict[str, dict[str, Any]] = {
@@ -72,6 +73,10 @@ TRIED: dict[str, dict[str, Any]] = {
         "attention": "bert", "attention.bias": False, "attention.positions": "normed_rotary", "attention.pattern": "alternating", **PARTS,
     },
     "warm-up, stable, decay": {"schedule": "wsd", "schedule.options.decay_share": 0.2},
+    "attention gate": {"model.encoder": "gated", **PARTS},
+    "sums of layers": {"model.encoder": "dense_former", **PARTS},
+    "average of weights": AVERAGED,  # of the last fifth, for runs of 600 steps
+    "constant, averaged": AVERAGED | {"schedule": "constant"},
     "beta2 0.999": {"optimizer.beta2": 0.999},
     "weight decay 0.1": {"optimizer.weight_decay": 0.1},
     "bfloat16": {"precision": "bf16"},

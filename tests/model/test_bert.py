@@ -67,14 +67,21 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         assert torch.equal(parameter, other.state_dict()[name]) == (parameter.dim() == 1)
 
 
-def test_a_parameter_without_a_rule_is_refused() -> None:
-    class Odd(nn.Module):
+def test_a_parameter_of_another_name_keeps_its_values() -> None:
+    class Odd(nn.Linear):
         def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(3))
+            super().__init__(4, 4)
+            self.scale, self.gate, self.mix = (
+                nn.Parameter(value) for value in (torch.tensor(2.0), torch.ones(3), torch.eye(4))
+            )
 
-    with pytest.raises(AssertionError, match="no rule to initialise scale of Odd"):
-        init_weights(Odd(), 0.02, torch.Generator())
+    odd = Odd()
+    init_weights(odd, 0.02, torch.Generator())
+    assert odd.scale == 2
+    assert torch.equal(odd.gate, torch.ones(3))
+    assert torch.equal(odd.mix, torch.eye(4))
+    assert odd.bias.eq(0).all()
+    assert odd.weight.abs().max() <= 0.04
 
 
 def test_masked_positions_select_from_all_positions() -> None:

@@ -66,6 +66,10 @@ class Located:
     name: str
     rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
 
+    def part_of(self, tensor: Tensor) -> Tensor:
+        """Return these rows; a number of a plug-in's has none."""
+        return tensor[self.rows] if tensor.ndim else tensor
+
 
 class OfNextSentence(NamedTuple):
     """The names of its label and its logits in a class that also fills masks."""

@@ -85,7 +85,7 @@ def copy_weights(model: BertWithHeads, tensors: Mapping[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         place = architecture.in_file(model, architecture.full_name(name))
         if place.name in tensors:  # a file has no pooler if its class has none
-            parameter.detach().copy_(tensors[place.name][place.rows])
+            parameter.detach().copy_(place.part_of(tensors[place.name]))
 
 
 def packed(model: PaddedBert | BertWithHeads) -> BertWithHeads:

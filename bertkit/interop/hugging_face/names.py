@@ -73,9 +73,7 @@ HUGGING_FACE |= _CROSS | {
     ours: f"decoder.{theirs}" for name, theirs in HUGGING_FACE.items() if (ours := in_decoder(name))
 }
 OWN = re.compile(
-    r"\.attention\.slots\.|^bert\.encoder\.layers\.\d+\.feed_forward\.|^bert\.encoder\.(norm|compression|positions)\.|^bert\.pooler\.score\."
-    r"|^bert\.encoder\.layers\.\d+\.convolution(_norm)?\."
-    r"|^bert\.encoder\.layers\.\d+\.(weight|bias)_"  # weights of GRUs
+    r"\.attention\.slots\.|^bert\.encoder\.(?!layer\.|layers\.\d+\.attention\.)|^bert\.pooler\.score\."
     r"|^bert\.embeddings\.(plugin|first_projection|projection|task)\.|^heads\."
 )
 _LAYER = re.compile(r"(?<=\.layer\.)\d+|(?<=\.layers\.)\d+|(?<=/layer_)\d+")  # the number of a layer in a name
