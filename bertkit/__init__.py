@@ -33,7 +33,7 @@ COMMANDS = (  # in their usual order
 # decorators of plug-ins
 SLOTS = (
     "masking", "head", "model_head", "head_loss", "score", "positions", "pattern", "feed_forward", "encoder", "pooler", "schedule", "optimizer", "objective", "metric", "task",
-    "prediction_format", "vector_format", "passage_format",
+    "prediction_format", "vector_format", "passage_format", "architecture",
 )  # fmt: skip
 _OLD_SLOTS = {"shape": "task"}  # by their names of earlier versions
 __all__ = ["__version__", *COMMANDS, *_HOMES]

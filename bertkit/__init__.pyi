@@ -192,7 +192,7 @@ class _BertShape(TypedDict, total=False):
     scale_outputs: bool
     frequency_biases: bool
     task_transform: bool
-    family: Literal['roberta', 'xlm-roberta', 'camembert', 'distilbert', 'ernie', 'electra', 'albert', 'deberta-v2', 'eurobert', 'mpnet', 'gte', 'nomic_bert'] | None
+    family: str | None
     embedding_size: int | None
     shared_layers: bool
     encoder: str
@@ -1227,3 +1227,10 @@ def passage_format(name: str = ...) -> Callable[[_Made], _Made]: ...
 @overload
 def passage_format(made: _Made) -> _Made:
     """Add a function or class as an option of the setting output."""
+
+@overload
+def architecture(name: str = ...) -> Callable[[_Made], _Made]: ...
+
+@overload
+def architecture(made: _Made) -> _Made:
+    """Add a function or class as an option of the setting model_type."""

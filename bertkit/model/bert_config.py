@@ -20,9 +20,7 @@ Activation = Literal[
     "gelu", "gelu_new", "gelu_pytorch_tanh", "leaky_relu", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh"
 ]  # fmt: skip
 # the model type of `config.json` under which a model is written, where several have the same layers
-Family = Literal[
-    "roberta", "xlm-roberta", "camembert", "distilbert", "ernie", "electra", "albert", "deberta-v2", "eurobert", "mpnet", "gte", "nomic_bert"
-]  # fmt: skip
+Family = Annotated[str, OptionOf("architecture")]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 Pooling = Annotated[str, OptionOf("pooler")]
 LOCAL_SCORES = ("local_m", "local_p")
@@ -174,7 +172,9 @@ class BertShape:
 
     def __post_init__(self) -> None:
         size, heads = self.hidden_size, self.num_attention_heads
+        of_family = self.family is None or hasattr(plugins.find("architecture", self.family), "family")
         refuse(
+            not of_family and f"model.family={self.family}: its models need no family; leave it out",
             size % heads > 0
             and f"model.hidden_size={size} is not a multiple of model.num_attention_heads={heads}; change one of them",
         )
