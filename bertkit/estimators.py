@@ -162,6 +162,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             is_silent.reset(before)
         return self
 
+    def _forget(self) -> None:
+        """Drop the model of an earlier `fit`: if this one fails, the labels are no longer those of that model."""
+        self.__dict__.pop("model_", None)
+
     def _run_dir(self, temporary: str, rows: list[JsonObject], settings: Mapping[str, JsonValue]) -> Path:
         """Return the directory of the run; that of a clone is named after its rows and settings, so the same `fit` resumes."""
         if self.output_dir is None:
@@ -250,6 +254,7 @@ class BertClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        self._forget()
         texts = self._texts(X, reset=True)
         with _ours():
             check_consistent_length(texts, y)
@@ -283,6 +288,7 @@ class BertRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        self._forget()
         texts = self._texts(X, reset=True)
         with _ours():
             check_consistent_length(texts, y)
@@ -310,6 +316,7 @@ class BertTagger(_Estimator):
 
     def fit(self, X: Lists, y: Lists) -> Self:
         """Fine-tune the model; raises InputError or ValueError for what cannot be learned from."""
+        self._forget()
         all_words, all_tags = _lists(X, "X"), _lists(y, "y")
         with _ours():
             check_consistent_length(all_words, all_tags)
@@ -327,7 +334,14 @@ class BertTagger(_Estimator):
 
     def score(self, X: Lists, y: Lists) -> float:
         """Give the share of words with the right tag."""
-        predicted, true = ([tag for tags in rows for tag in tags] for rows in (self.predict(X), _lists(y, "y")))
+        all_predicted, all_true = self.predict(X), _lists(y, "y")
         with _ours():
-            check_consistent_length(predicted, true)
-        return float(np.mean([own == tag for own, tag in zip(predicted, true, strict=True)]))
+            check_consistent_length(all_predicted, all_true)
+        right: list[bool] = []
+        for number, (predicted, true) in enumerate(zip(all_predicted, all_true, strict=True)):
+            if len(predicted) != len(true):
+                raise InputValueError(
+                    f"y[{number}]: {len(true)} tags for {len(predicted)} words; expected a tag for each word"
+                )
+            right += [own == tag for own, tag in zip(predicted, true, strict=True)]
+        return float(np.mean(right))

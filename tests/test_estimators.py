@@ -316,6 +316,21 @@ def test_several_labels_at_once(tiny: str) -> None:
     assert classifier.score(TEXTS, table) == 1
 
 
+def test_a_fit_that_fails_leaves_no_model_with_other_labels(tiny: str) -> None:
+    """The labels were the new ones, the model the old one, and `predict` said nothing."""
+    classifier = bertkit.BertClassifier(tiny, **FAST | {"num_epochs": 1}).fit(TEXTS, LABELS)
+    classifier.set_params(num_epochs=-1)
+    with pytest.raises(InputError, match="num_epochs"):
+        classifier.fit(TEXTS, [label.swapcase() for label in LABELS])
+    with pytest.raises(NotFittedError):
+        classifier.predict(TEXTS[:1])
+    tagger = bertkit.BertTagger(tiny, **FAST | {"num_epochs": 1}).fit([["kan"], ["mir"]], [["O"], ["B"]])
+    with pytest.raises(InputError, match=r"^train: row 1: 2 words but 1 tags"):
+        tagger.fit([["kan", "mir"], ["kan"]], [["A"], ["C"]])
+    with pytest.raises(NotFittedError):
+        tagger.predict([["kan"]])
+
+
 def test_regressor_learns_numbers(tiny: str) -> None:
     numbers = [1000.0 if label == "good" else 0.0 for label in LABELS]
     regressor = bertkit.BertRegressor(tiny, **FAST | {"num_epochs": 5, "peak_learning_rate": 6e-3})
@@ -336,6 +351,8 @@ def test_tagger_learns_tags_of_words(tiny: str) -> None:
         assert tagger.score(words, tags) == 1
     assert cross_val_score(tagger, words, tags, cv=2, error_score="raise").min() > 0.6
     assert pickle.loads(pickle.dumps(tagger)).predict([["kan"], ["mir", "lon"]]) == [[3], [7, 3]]
+    with pytest.raises(InputValueError, match=r"^y\[0\]: 1 tags for 2 words; expected a tag for each word"):
+        tagger.score([["kan", "mir"], ["lon"]], [[3], [7, 3]])  # as many in all
     with pytest.raises(InputError, match=r"^train: row 1: 2 words but 1 tags"):
         tagger.fit([["kan", "mir"], ["kan"]], [["O"], ["B"]])
     with pytest.raises(InputError, match=r"^y: 1 of 2 labels are None or NaN"):
