@@ -90,7 +90,9 @@ class InputTable:
         expected = str(column) if isinstance(column, int) else " or ".join(f"'{name}'" for name in names)
         is_told = self.is_typed or not self.has_header or must_exist(column)
         number = "" if is_told else " to its name, or without a header to its number from 0"
-        hints = [self._other_separator(), *(nearest(name, self.names) for name in names)]
+        with_words = (one for one in self.names if not {*names}.isdisjoint(re.split(r"[\W_]+", one.lower())))
+        in_words = next((f"; did you mean {one!r}?" for one in with_words), "")
+        hints = [self._other_separator(), in_words, *(nearest(name, self.names) for name in names)]
         key = user_name(f"task.columns.{setting}")
         return (
             f"{self.place(1)}: no column {expected or f'for {key}'} (it has: "

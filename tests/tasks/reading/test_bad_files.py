@@ -33,6 +33,7 @@ FAULTS = [
     ("qqp", "test.tsv", "test", "id\tquestion1\tquestion2\n0\ta\n", ('/test.tsv:2', '(2, expected 3')),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentnce2\tlabel\n", ('/dev.tsv:1', "'sentence2'", "mean 'sentnce2'")),
     ("rte", "dev.tsv", "dev", "index\tsentence1\tsentence2\n0\ta\tb\n", ('/dev.tsv:1', "'label'", "'index'", "'sentence1'")),
+    ("sequence", "dev.csv", "dev", "Sentiment,Review_Text\n1,a\n", ("/dev.csv:1", "mean 'Review_Text'")),
     ("mrpc", "dev.tsv", "dev", "Quality\t#1 String\t#2 Sting\n1\ta\tb\n", ('/dev.tsv:1', "'#2 String'", "'sentence2'", "'Quality'")),
     ("mnli", "dev.tsv", "dev", "premise\tlabel\na\tneutral\n", ('/dev.tsv:1', "'sentence2'", "'hypothesis'", "'premise'")),
     ("rte", "dev.tsv", "dev", "index\tlabel\tsentence1\tsentence2\tlabel\n", ('/dev.tsv:1', "'label'")),
