@@ -7,13 +7,13 @@ import contextlib
 import functools
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from bertkit.base import plugins
-from bertkit.base.errors import counted, say, warn
+from bertkit.base.errors import counted, is_missing, say, warn
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.forward import predict_local, with_features
 from bertkit.inference.predictor import open_predictor
@@ -24,8 +24,6 @@ from bertkit.tasks.reading.cells import Cells
 from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import PredictionFormat
 from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
-
-COPIED = ("id", "text", "words")  # fields that a prediction copies from its input
 
 
 def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
@@ -70,7 +68,7 @@ def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
     for examples, features in with_features(predictor, task, source.chunks):
         predictions = predict_local(predictor, task, examples, features)
         rows = task.rows(examples, features, predictions)
-        yield _Predicted(examples, predictions, _with_fields(source.rows, rows))
+        yield _Predicted(examples, predictions, _with_fields(source.rows, rows, task.copied))
 
 
 def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int, num_empty: int) -> None:
@@ -124,18 +122,32 @@ class _PredictionOutput:
             file.write(kind.frame[2] if self.num_written else kind.empty)
 
 
-def _with_fields(carried: deque[Cells], rows: list[Row]) -> list[Row]:
+def _with_fields(carried: deque[Cells], rows: list[Row], copied: Sequence[str]) -> list[Row]:
     """Join predictions and their input rows; without carry_input there are none."""
-    return [_joined(carried.popleft(), row) for row in rows] if carried else rows
+    return [_joined(carried.popleft(), row, copied) for row in rows] if carried else rows
 
 
-def _joined(fields: Cells, row: Row) -> Row:
-    """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`."""
-    copied = {name: fields[name] for name in COPIED if name in fields and name in row}
-    if "id" in copied and str(copied["id"]) != row["id"]:  # the row has none, or other ids are asked for
-        del copied["id"]
-    return (
-        {f"input_{name}" if name in row and name not in copied else name: fields[name] for name in fields}
-        | row
-        | copied
-    )
+def _joined(fields: Cells, row: Row, copied: Sequence[str]) -> Row:
+    """Join an input row and its prediction; an input field with the same name, such as a label, becomes `input_NAME`.
+
+    The fields in `copied` are the input's own, and stay as they are in the input, unless the task has read another column.
+    """
+    kept = {name: fields[name] for name in copied if name in fields and _is_copy(fields[name], row[name])}
+    joined = Row()
+    for name, value in fields.items():
+        own = name
+        while (own in row and name not in kept) or (own != name and own in fields):
+            own = f"input_{own}"
+        joined[own] = value
+    return joined | row | kept
+
+
+def _is_copy(given: object, own: Any) -> bool:
+    """Whether a field of a prediction, a text or words, is that of its input, which may be written in another way."""
+    if is_missing(given):
+        return not own  # of an id a row has the number instead
+    if isinstance(own, str):
+        return str(given) == own
+    if isinstance(given, str):
+        return all(word in given for word in own)
+    return isinstance(given, (list, tuple)) and [*given] == [*own]

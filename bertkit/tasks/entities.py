@@ -205,6 +205,7 @@ class EntitiesTask(LogitsTask[TextExample, TaggingFeature, TextPrediction]):
     formats = ("text", *TABLES)
     text_columns = ("text",)
     plain = "text"
+    copied = ("id", "text")
 
     def read(self, reading: Reading) -> Iterator[TextExample]:
         """Read a text from each row; raises InputError if the column is missing or a row is wrong."""

@@ -31,6 +31,7 @@ class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
     formats = OneLabel.formats
     text_columns = ("text",)
     plain = OneLabel.plain
+    copied = ("id", "text")
 
     def read(self, reading: Reading) -> Iterator[SequenceExample[str]]:
         """Read a text from each row."""

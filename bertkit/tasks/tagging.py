@@ -35,6 +35,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
     formats = ("words", "conll", "conllu", "jsonl", "json", "parquet")
     text_columns = ("text",)
     plain = "words"
+    copied = ("id", "words")
 
     def read(self, reading: Reading) -> Iterator[TaggingExample]:
         """Read an example from each sentence, or from each row of a table with lists of words.

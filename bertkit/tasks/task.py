@@ -118,6 +118,7 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
     plain: ClassVar[str | None] = None  # the format of a file without columns; None if a line is not enough
     # the settings of the columns that a text, or a pair of texts, fills; empty if an example needs more than two texts
     text_columns: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    copied: ClassVar[tuple[str, ...]] = ("id",)  # the fields of `row` that are the example's own
 
     @abstractmethod
     def read(self, reading: Reading) -> Iterator[ExampleT]:

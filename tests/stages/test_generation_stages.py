@@ -158,6 +158,30 @@ def test_predict_takes_beam_settings_without_task(runs: Path, capsys: Capsys) ->
         refused(run([*predict, more]), message, capsys)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("in.txt", "kan lon\nmir\n"), ("in.csv", "text,score\nkan lon,7\nmir,8\n")]
+)
+def test_the_fields_of_an_input_do_not_replace_its_translations(
+    name: str, content: str, runs: Path, tmp_path: Path
+) -> None:
+    """`text` is the source in the input, and the translation in a prediction."""
+    (tmp_path / name).write_text(content)
+    arguments = [
+        "predict",
+        f"model_dir={runs / 'transformer'}",
+        f"input={tmp_path / name}",
+        "device=cpu",
+        "overwrite=true",
+    ]
+    arguments += ["task.columns.source=text", f"output={tmp_path / 'out.jsonl'}"]
+    assert run(arguments) == 0
+    alone = rows_of(tmp_path / "out.jsonl")
+    assert run([*arguments, "carry_input=true"]) == 0
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert [row["input_text"] for row in rows] == ["kan lon", "mir"]
+    assert [{key: row[key] for key in alone[0]} for row in rows] == alone
+
+
 def test_predictor_writes_texts_from_python(runs: Path) -> None:
     for name in ("transformer", "none", "shared"):
         predictor = load_predictor(runs / name, device="cpu")

@@ -312,6 +312,27 @@ def test_the_ending_of_the_output_says_how_it_is_written(ending: str, make: Make
     assert ours == theirs
 
 
+def test_no_field_of_an_input_replaces_a_prediction(make: Make, tmp_path: Path) -> None:
+    """Fields named text and words are the input's own only where they are what the model has read."""
+    record = {"question": "kan?", "context": "lon min", "sentence": "kar lor", "tokens": ["kar", "lor"]}
+    record |= {"text": "other", "words": 2, "input_text": "more"}
+    content = json.dumps(record) + "\n"
+    span = [*SPANS, "task.spans.null_score_diff_threshold=100"]
+    for head, field, more, copied in (
+        ("span", "text", span, ()),
+        ("token", "text", ["task.columns.text=sentence", "task.columns.words=null_words"], ()),
+        ("token", "words", ["task.columns.words=tokens"], ()),
+        ("masked_lm", "text", [], ("text",)),
+    ):
+        (alone,) = predict(make(head), tmp_path / "in.jsonl", content, *more)
+        (row,) = predict(make(head), tmp_path / "in.jsonl", content, "carry_input=true", *more)
+        assert {key: row[key] for key in alone} == alone, head
+        others = {key: value for key, value in record.items() if key not in alone or key in copied}
+        assert {key: row[key] for key in others} == others
+        if field not in copied:
+            assert row["input_input_text" if field == "text" else "input_words"] == record[field] != row[field]
+
+
 def test_the_ids_of_an_input_are_kept(make: Make, tmp_path: Path) -> None:
     """Numbers stay numbers, also where training had other ids or none, and one of them twice."""
     ids = [17, 17, 5, None]
