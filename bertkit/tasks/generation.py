@@ -10,6 +10,7 @@ unchanged reference from the file.
 Source: Sutskever et al. 2014; Vaswani et al. 2017, section 3.1; Rothe et al. 2020.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -30,6 +31,10 @@ from bertkit.tasks.task_config import GenerationConfig, names_of
 from bertkit.tasks.trainable import TaskMetrics, TrainableTask
 
 NUM_GROUPS = 4  # groups of sources by length, in a review
+BLEU_RUN = 4  # words in the longest runs that BLEU compares; without any it is 0
+BLEU_WORD = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")  # as sacrebleu's tokenizer 13a, or shorter
+MOST_SHORT = 0.9  # share of targets without such a run, above which there is a warning
+MOST_UNREAD = 0.5  # share of letters that ROUGE does not read, above which there is a warning; German has 2 %
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,23 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         """Return the metrics of texts."""
         metrics.require_packages(self.config.metrics)
         return TaskMetrics("texts", tuple(TEXT_METRICS))
+
+    def unmeasured(self, examples: Sequence[GenerationExample]) -> list[str]:
+        """Return what BLEU and ROUGE cannot measure: texts of fewer than four words, and of letters other than a to z."""
+        targets, lines = [target for target in _targets(examples) if target.strip()], list[str]()
+        num_short = sum(len(BLEU_WORD.findall(target)) < BLEU_RUN for target in targets)
+        if "bleu" in self.config.metrics and num_short > MOST_SHORT * len(targets):
+            lines.append(
+                f"bleu compares runs of {BLEU_RUN} words between blanks, and {num_short / len(targets):.0%} of the targets have fewer words: "
+                "a perfect model may have a BLEU of 0"
+            )
+        letters = [letter for text in targets for letter in text.lower() if letter.isalnum()]
+        unread = sum(not letter.isascii() for letter in letters)
+        if "rouge" in self.config.metrics and unread > MOST_UNREAD * len(letters):
+            lines.append(
+                f"rouge reads only a to z and digits, and {unread / len(letters):.0%} of the letters in the targets are others"
+            )
+        return [f"{line}; set task.metrics=[chrf,exact_match_text] task.best_metric=chrf" for line in lines]
 
     def compared(
         self, examples: Sequence[GenerationExample], predictions: Sequence[GenerationPrediction]

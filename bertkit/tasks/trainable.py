@@ -103,6 +103,10 @@ class TrainableTask(Task[ExampleT, FeatureT, PredictionT]):
         """Return the number of examples, in words."""
         return counted(len(examples), self.unit)
 
+    def unmeasured(self, examples: Sequence[ExampleT]) -> list[str]:
+        """Return what the metrics of the task cannot measure in these examples, with what to set, for warnings."""
+        return []
+
     def num_labelled(self, examples: Sequence[ExampleT]) -> int:
         """Return the number of things that have labels: the examples."""
         return len(examples)  # an example may have several labels

@@ -50,7 +50,8 @@ def files(folder: Path) -> None:
 def test_csv_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
     files(tmp_path)
     for split in ("train", "dev", "test"):
-        source = read(tmp_path, "translation", split, "columns.source=en", "columns.target=de")
+        chosen = ["columns.source=en", "columns.target=de", "metrics=[chrf]", "best_metric=chrf"]
+        source = read(tmp_path, "translation", split, *chosen)
         assert [(each.id, each.source, each.target) for each in source.examples] == [
             (str(number), *pair) for number, pair in enumerate(PAIRS)
         ]
@@ -63,7 +64,7 @@ def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: 
     write(tmp_path, "dev.tsv", "x\ty\nz\t\n")
     write(tmp_path, "test.tsv", "source\nx\n")
     write(tmp_path, "one.jsonl", '{"document": "x", "summary": "y"}\n')
-    train = read(tmp_path, "translation", "train")
+    train = read(tmp_path, "translation", "train", "metrics=[chrf]", "best_metric=chrf")
     assert train.examples == [GenerationExample("7", 'x "y', "z"), GenerationExample("8", "", "")]
     assert train.warnings == (f"kept 1 example with an empty text, the first at {tmp_path}/train.tsv:3",)
     dev = read(tmp_path, "translation", "dev", "columns.source=0", "columns.target=1")
@@ -267,6 +268,38 @@ def test_texts_are_scored_against_references_as_they_stand() -> None:
     assert scores == metrics.score(asked.metrics, [p.text for p in predictions], [e.target for e in examples])
     assert 50 < scores["bleu"] < 100
     assert 50 < scores["chrf"] < 100
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "message"),
+    [
+        (
+            "generation",
+            ["файл не найден 404", "окно закрыто, ok"],
+            "rouge reads only a to z and digits, and 82% of the letters",
+        ),
+        ("generation", ["的文件", "檔案"], "rouge reads only a to z and digits, and 100% of the letters"),
+        ("generation", ["Die Tür ist größer.", "Ça va très bien."], None),
+        ("translation", ["找不到这个文件。", "窗口已经关闭。"], "bleu compares runs of 4 words"),
+        ("translation", ["Datei", "ein Fenster"], "bleu compares runs of 4 words"),
+        ("translation", ["Datei", "ein Fenster ist"], "bleu compares runs of 4 words"),
+        ("translation", ["Datei", "Es ist zu."], None),
+        ("translation", ["", " "], None),
+    ],
+)
+def test_metrics_that_cannot_measure_the_targets_are_named(
+    task: str, targets: list[str], message: str | None, tmp_path: Path
+) -> None:
+    """A perfect model has a BLEU or ROUGE of 0 there, and it chooses the best weights."""
+    rows = [{"source": "a b", "target": target} for target in targets]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    warnings = [each for each in read(tmp_path, task, "dev").warnings if "task.metrics" in each]
+    assert len(warnings) == (message is not None)
+    if message is not None:
+        assert warnings[0].startswith(f"{tmp_path / 'dev.jsonl'}: {message}")
+        assert warnings[0].endswith("; set task.metrics=[chrf,exact_match_text] task.best_metric=chrf")
+        scores = metrics.score(task_config(task).metrics[:1], targets, targets)
+        assert set(scores.values()) == {0} or "404" in targets[0]
 
 
 def test_the_review_has_scores_by_length_and_texts_that_are_wrong() -> None:

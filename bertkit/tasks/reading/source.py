@@ -53,7 +53,8 @@ class SplitExamples:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the file, and about the labels of these examples."""
-        return (*self.file_warnings, *self._class_warnings())
+        unmeasured = (f"{self.name}: {line}" for line in self.task.unmeasured(self.examples))
+        return (*self.file_warnings, *self._class_warnings(), *unmeasured)
 
     def _class_warnings(self) -> list[str]:
         classes = set(itertools.chain.from_iterable(map(self.task.classes_of, self.examples)))
