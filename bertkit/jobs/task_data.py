@@ -39,6 +39,7 @@ class Coverage:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
         self.num_features, self.has_pairs = 0, False
         self.num_truncated = 0  # examples with a part that is in no feature
+        self.num_targets = 0  # those of them whose target is truncated
         self.num_tokens = self.num_unknown = 0  # of all features, without special tokens
         self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 
@@ -53,6 +54,7 @@ class Coverage:
             own = list(group)
             self.num_features += len(own)
             self.num_truncated += any(feature.num_cut for feature in own)
+            self.num_targets += any(feature.num_target_cut for feature in own)
             first: set[int] = set()
             second: set[int] = set()
             for feature in own:
@@ -96,7 +98,8 @@ class TaskSplit:
         line = f"{source.describe()}; truncated {num_truncated:,} ({num_truncated / num_examples:.1%}){windows}"
         warnings = [*source.warnings, *self.coverage.warnings(source.examples, source.description)]
         if num_truncated >= MIN_TRUNCATED * num_examples:
-            warnings.insert(0, f"{source.description}: {source.task.truncated(num_truncated, num_examples)}")
+            cut = source.task.truncated(num_truncated, num_examples, self.coverage.num_targets)
+            warnings.insert(0, f"{source.description}: {cut}")
         return [line, *(f"warning: {warning}" for warning in warnings)]
 
 

@@ -63,7 +63,11 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
     warnings = [
         *beside_training(settings.model_dir, source),
         *source.warnings,
-        *([opened.task.truncated(coverage.num_truncated, len(examples))] if coverage.num_truncated else []),
+        *(
+            [opened.task.truncated(coverage.num_truncated, len(examples), coverage.num_targets)]
+            if coverage.num_truncated
+            else []
+        ),
         *coverage.warnings(examples, source.description),
     ]
     measured, intervals = evaluation(task, examples, scored.predictions, scored.scores, split)

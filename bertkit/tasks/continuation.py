@@ -20,6 +20,14 @@ class ContinuationTask(GenerationTask):
         """Return examples of texts to be continued."""
         return ["Once upon a time", "It rained all day, so"]
 
+    def truncated(self, num_truncated: int, num_examples: int, num_targets: int = 0) -> str:
+        """Return the warning about texts that are too long."""
+        longest, written = self.config.max_seq_length, self.search.max_target_length
+        return (
+            f"{num_truncated:,} of {num_examples:,} texts lost their beginning: of task.max_seq_length={longest} tokens "
+            f"task.generation.max_target_length={written} are for what follows; lower it, or shorten the texts"
+        )
+
     def features(self, examples: Sequence[GenerationExample], tokenizer: Tokenizer) -> list[Feature]:
         """Encode texts; `max_seq_length` is that of a text with its continuation."""
         room = self.config.max_seq_length - self.search.max_target_length

@@ -119,10 +119,20 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
             input_ids = [facts.cls, *tokenizer.cut(source, room), facts.sep]
             target = targets.get(place)
             target_ids = None if target is None else [facts.cls, *target[:target_room], facts.sep]
-            num_cut = max(0, len(source) - room) + max(0, len(target or ()) - target_room)
+            target_cut = max(0, len(target or ()) - target_room)
+            num_cut = max(0, len(source) - room) + target_cut
             types = [0] * len(input_ids)
-            features.append(Feature(place, input_ids, types, target_ids=target_ids, num_cut=num_cut))
+            features.append(
+                Feature(place, input_ids, types, target_ids=target_ids, num_cut=num_cut, num_target_cut=target_cut)
+            )
         return features
+
+    def truncated(self, num_truncated: int, num_examples: int, num_targets: int = 0) -> str:
+        """Return the warning about truncated examples, with the limit of their sources, of their targets, or both."""
+        limits = [f"task.max_seq_length={self.config.max_seq_length}"] if num_targets < num_truncated else []
+        limits += [f"task.generation.max_target_length={self.search.max_target_length}"] if num_targets else []
+        raised = "it" if len(limits) == 1 else "them"
+        return f"{num_truncated:,} of {num_examples:,} examples were truncated by {' or '.join(limits)}; raise {raised}"
 
     def predict(
         self, model: Runner, examples: Sequence[GenerationExample], features: Sequence[Feature]

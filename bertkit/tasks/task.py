@@ -153,8 +153,8 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return how many rows predict nothing, since their inputs have nothing to predict."""
         return 0
 
-    def truncated(self, num_truncated: int, num_examples: int) -> str:
-        """Return the warning about truncated examples."""
+    def truncated(self, num_truncated: int, num_examples: int, num_targets: int = 0) -> str:
+        """Return the warning about truncated examples, of which `num_targets` have a truncated target."""
         config, windows = self.config, " or set task.long_texts=mean" if self.head == "sequence" else ""
         limit = f"task.max_seq_length={config.max_seq_length}"
         limit = limit if config.spans is None else f"task.spans.max_query_length={config.spans.max_query_length}"

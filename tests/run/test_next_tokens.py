@@ -119,6 +119,9 @@ def test_long_prompt_keeps_its_end(writer: Path, capsys: Capsys) -> None:
     assert results[0]["text"] == results[1]["text"]
     words = "task.generation.max_target_length=48: leaves no room"
     refused(run(["predict", f"model_dir={writer}", "text=kan", "task.generation.max_target_length=48"]), words, capsys)
+    assert run(["predict", f"model_dir={writer}", f"text={'kan ' * 99}", "task.generation.max_target_length=5"]) == 0
+    said = "1 of 1 texts lost their beginning: of task.max_seq_length=48 tokens task.generation.max_target_length=5 are for"
+    assert said in capsys.readouterr().err
 
 
 REFUSED = [

@@ -11,6 +11,7 @@ from bertkit.jobs.task_data import Coverage, TaskSplit
 from bertkit.tasks import task as task_module
 from bertkit.tasks.batching import FeatureBatches
 from bertkit.tasks.choice import ChoiceExample
+from bertkit.tasks.generation import GenerationExample
 from bertkit.tasks.reading.source import SplitExamples
 from bertkit.tasks.sequence import SequenceExample
 from bertkit.tasks.spans.examples import SpanExample
@@ -63,6 +64,26 @@ def test_many_cut_texts_are_said_with_the_setting_to_raise(num_long: int, is_sai
     lines = TaskSplit(SplitExamples(task, "dev.tsv (tsv)", examples, "dev.tsv"), coverage).describe()
     cut = f"{num_long} of 12 examples were truncated by task.max_seq_length=8; raise it or set task.long_texts=mean"
     assert (f"warning: dev.tsv (tsv): {cut}" in lines) == is_said
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limits"),
+    [
+        ((9, 3), "task.max_seq_length=8; raise it"),
+        ((3, 9), "task.generation.max_target_length=6; raise it"),
+        ((9, 9), "task.generation.max_target_length=6; raise it"),
+        (None, "task.max_seq_length=8 or task.generation.max_target_length=6; raise them"),
+    ],
+)
+def test_cut_targets_are_said_with_their_own_setting(lengths: tuple[int, int] | None, limits: str) -> None:
+    """To raise that of the sources changed nothing."""
+    config = task_config("translation", "task.max_seq_length=8", "task.generation.max_target_length=6")
+    task, coverage = task_of(config), Coverage(TOKENIZER.facts)
+    both = [lengths or (9, 3), lengths or (3, 9)]
+    examples = [GenerationExample(str(n), "a " * source, "a " * target) for n, (source, target) in enumerate(both)]
+    list(coverage.counted(task.each_feature(examples, TOKENIZER)))
+    lines = TaskSplit(SplitExamples(task, "dev.tsv (tsv)", examples, "dev.tsv"), coverage).describe()
+    assert f"warning: dev.tsv (tsv): 2 of 2 examples were truncated by {limits}" in lines
 
 
 @pytest.mark.parametrize(("num_known", "share"), [(20, None), (19, "5%"), (3, "25%")])
