@@ -133,7 +133,9 @@ def type_of(path: Path, content: Content) -> Architecture:
     architecture = find_architecture(kind)
     if architecture is None:
         known = ", ".join(plugins.names_of("architecture"))
-        raise InputError(f"{path}: model_type {kind!r}; bertkit loads {known}")
+        raise InputError(
+            f"{path}: model_type {kind!r}; bertkit loads {known}, and that of a plug-in with plugins=[its module]"
+        )
     return architecture
 
 

@@ -36,6 +36,7 @@ def data2vec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_type_of_a_plug_in(data2vec: Path, capsys: Capsys) -> None:
+    refused(run(["verify", f"model_dir={data2vec}"]), "model_type 'data2vec-text'; bertkit loads bert", capsys)
     assert run(["verify", "plugins=[data2vec]", f"model_dir={data2vec}", "output=certificate.json"]) == 0
     assert json.loads(Path("certificate.json").read_text())["architecture"] == "Data2VecTextForMaskedLM"
     assert run(["export", "plugins=[data2vec]", f"model_dir={data2vec}", "head=masked_lm", "output_dir=ours"]) == 0
