@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import transformers
 from conftest import Capsys, refused
 from family_tokenizers import save_tokenizer
 
+from bertkit.base import plugins
 from bertkit.cli import run
 
 GUIDE = Path(__file__).resolve().parents[3] / "recipes" / "extend" / "README.md"
@@ -23,7 +26,7 @@ SHAPE = {
 
 
 @pytest.fixture
-def data2vec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data2vec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Data2Vec with random weights, in a folder where the guide's plug-in is a module."""
     (code,) = re.findall(r"```python\n(.*?class Data2Vec.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "data2vec.py").write_text(code, encoding="utf-8")
@@ -32,7 +35,11 @@ def data2vec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = transformers.Data2VecTextConfig(vocab_size=size, **SHAPE)
     transformers.Data2VecTextForMaskedLM(config).save_pretrained(tmp_path / "theirs")
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "theirs"
+    monkeypatch.setenv(plugins.MODULES, "")  # the module is this test's alone
+    monkeypatch.setattr(plugins, "_modules", {*plugins._modules})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "theirs"
+    del plugins._options["architecture", "data2vec-text"], sys.modules["data2vec"]
 
 
 def test_a_model_type_of_a_plug_in(data2vec: Path, capsys: Capsys) -> None:
