@@ -163,7 +163,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _forget(self) -> None:
-        """Drop the model of an earlier `fit`: if this one fails, the labels are no longer those of that model."""
+        """Drop the model of an earlier `fit`, whose labels are about to change: a `fit` that fails leaves no model."""
         self.__dict__.pop("model_", None)
 
     def _run_dir(self, temporary: str, rows: list[JsonObject], settings: Mapping[str, JsonValue]) -> Path:

@@ -468,6 +468,7 @@ def test_an_encoder(tiny_runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     weights = load_file("run/model/model.safetensors")
     assert {"bert.encoder.layers.0.gate.weight", "bert.encoder.scales.0"} <= {*weights}
     torch.testing.assert_close(weights["bert.encoder.scales.0"], torch.tensor(2.0))
+    assert bertkit.load_model("run").model.bert.encoder.layers[0].has_plugin  # torch.compile may break its graph
     again = "plugins=[gating]", "model_dir=run", f"data_dir={tiny_runs / 'task'}", "output_dir=task"
     capsys.readouterr()
     assert run(["finetune", *again, *TINY_FINETUNE]) == 0

@@ -175,7 +175,7 @@ class EncoderLayer(nn.Module):
         self.attention_dropout, self.dropout = Dropout(probs["attention"]), Dropout(probs["feed_forward"])
         self.is_pre_norm = config.norm.placement == "pre"
         chosen = {"feed_forward": config.feed_forward.kind, "norm": config.norm.kind, "score": config.attention.score}
-        chosen["positions"] = config.attention.positions
+        chosen |= {"positions": config.attention.positions, "encoder": config.encoder}
         self.has_plugin = any(plugins.is_plugin(*option) for option in chosen.items())
 
     def forward(
@@ -318,7 +318,7 @@ class Bert(nn.Module):
         self.pooler_dropout = Dropout(pooler_dropout_prob)
         # whether the last layer may compute the wanted tokens alone: neither the pooler nor a plug-in reads others
         last_pattern = slots.make_pattern(config.attention).of_layer(config.num_hidden_layers - 1)
-        is_plain = type(self.encoder) is Encoder and not self.encoder.layers[-1].has_plugin
+        is_plain = isinstance(self.encoder, Encoder) and not self.encoder.layers[-1].has_plugin
         self.may_skip = is_plain and last_pattern == slots.FULL and config.pooling in READING_FIRST
         self.weighs_places = slots.changes_weights(slots.class_of(config.attention.positions))  # lost but for [CLS]
 

@@ -134,7 +134,7 @@ def type_of(path: Path, content: Content) -> Architecture:
     if architecture is None:
         known = ", ".join(plugins.names_of("architecture"))
         raise InputError(
-            f"{path}: model_type {kind!r}; bertkit loads {known}, and that of a plug-in with plugins=[its module]"
+            f"{path}: model_type {kind!r}; bertkit loads {known}; a plug-in may add others: plugins=[its module]"
         )
     return architecture
 
