@@ -1,8 +1,9 @@
 """Plug-ins that the table tries: two feed-forward parts, rotary positions of normed vectors, an attention gate, sums of layers, an average of
-weights, and a causal phase before masked LM.
+weights, a causal phase before masked LM, and masks where the model errs.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,55 @@ class CausalFirst(bertkit.Objective):
         target = batch.targets["next"]
         out = bertkit.outputs(model, batch, precision, positions=target.positions, is_causal=True)
         return bertkit.head_losses(model, dataclasses.replace(batch, targets={"masked_lm": target}), out.logits)
+
+
+@bertkit.objective("hard_masks")
+class HardMasks(bertkit.Objective):
+    """Masked LM of a share of the drawn masks, those of tokens which the model gets wrong preferred (Edman et al. 2025, AMLM).
+
+    A token is kept in proportion to the share of its last predictions that were wrong, in all sentences together, but to at least `least`.
+    """
+
+    def __init__(self, *, kept: float = 1 / 3, memory: float = 0.99, least: float = 0.1):
+        self.kept, self.memory, self.least = kept, memory, least
+
+    def begin(self, model):
+        """Make the table of errors, which is in checkpoints."""
+        self.table = nn.Module()
+        self.table.register_buffer("errors", torch.ones(model.config.vocab_size))
+        return self.table
+
+    def prepare(self, batch, moment):
+        """Draw what decides between tokens of the same errors; the table is read when the batch is trained, since it changes until then."""
+        waits = moment.random().exponential(size=len(batch.masked_labels))
+        return dataclasses.replace(batch, targets={**batch.targets, "waits": bertkit.Target(waits)})
+
+    def counts(self, batch):
+        """Return the number of masks that are kept."""
+        return {"mlm": math.ceil(self.kept * len(batch.masked_labels))}
+
+    def losses(self, model, batch, precision):
+        """Choose the masks, predict them, and note which were wrong."""
+        positions, labels, waits = batch.masked_positions, batch.masked_labels, batch.targets["waits"].labels
+        rates = self.table.errors[labels].clamp(min=self.least).numpy(force=True)
+        is_kept = np.zeros(len(labels), bool)
+        is_kept[np.argsort(waits / rates)[: self.counts(batch)["mlm"]]] = (
+            True  # as drawn one by one in proportion to the rates
+        )
+        ids = batch.input_ids.copy()
+        ids[positions[~is_kept]] = labels[~is_kept]
+        target = bertkit.Target(labels[is_kept], positions[is_kept])
+        chosen = dataclasses.replace(batch, input_ids=ids, targets={"masked_lm": target})
+        out = bertkit.outputs(model, chosen, precision)
+        self.note(
+            torch.from_numpy(target.labels), out.logits["masked_lm"].argmax(-1).cpu() != torch.from_numpy(target.labels)
+        )
+        return bertkit.head_losses(model, chosen, out.logits)
+
+    @torch.no_grad()
+    def note(self, labels, are_wrong):
+        """Move the rate of every token to that of its predictions, one by one."""
+        size = len(self.table.errors)
+        seen = labels.bincount(minlength=size)
+        wrong = labels.bincount(are_wrong.float(), minlength=size) / seen.clamp(min=1)
+        self.table.errors.lerp_(wrong.to(self.table.errors), 1 - self.memory ** seen.to(self.table.errors))

@@ -55,6 +55,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "40 % masked": {"masking.probability": 0.4},
     "whole words": {"masking": "whole_word", "masking.probability": 0.3},
     "spans": {"masking": "ngram", "masking.probability": 0.3},  # of one to three words
+    "masks where it errs": {"masking.probability": 0.9, "objective": "hard_masks", **PARTS},  # and keeps a third of them
     "causal first": CAUSAL_FIRST,
     "masked next token": {"objective": "mixed_next_token", "plugins": ["mixed_next_token"]},  # GPT-BERT: 1 of 16 causal
     "disentangled": {  # with LTG-BERT's buckets of distances

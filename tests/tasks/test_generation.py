@@ -59,6 +59,22 @@ def test_csv_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
         assert (source.labels, source.warnings) == ((), ())
 
 
+def test_texts_inside_a_field_are_columns_as_opus_has_them(tmp_path: Path) -> None:
+    rows = [{"id": "7", "translation": {"en": "x", "de": "y"}}, {"id": "8", "translation": {"en": "z", "de": "q"}}]
+    write(tmp_path, "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "dev.parquet")
+    own = ["columns.source=translation.en", "columns.target=translation.de", "metrics=[chrf]", "best_metric=chrf"]
+    for split in ("train", "dev"):
+        source = read(tmp_path, "translation", split, *own)
+        assert source.examples == [GenerationExample("7", "x", "y"), GenerationExample("8", "z", "q")]
+    with pytest.raises(InputError, match=r"it has: .*'translation\.en'.*set task\.columns\.source="):
+        read(tmp_path, "translation", "train")
+    inputs = read_rows(GenerationTask(task(*own)), rows, keep_rows=True)
+    ((first, _),) = inputs.chunks
+    assert (first.id, first.source) == ("7", "x")
+    assert list(inputs.rows) == rows
+
+
 def test_tables_with_usual_names_without_a_header_and_without_targets(tmp_path: Path) -> None:
     write(tmp_path, "train.tsv", 'src\tid\ttgt\nx "y\t7\tz\n\t8\t\n')
     write(tmp_path, "dev.tsv", "x\ty\nz\t\n")

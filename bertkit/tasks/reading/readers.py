@@ -42,6 +42,7 @@ from bertkit.tasks.reading.formats import (
     format_of_input,
     needs_text_pair,
 )
+from bertkit.tasks.reading.json_records import is_inner_text
 from bertkit.tasks.reading.labels import IdLike, Ids
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names
@@ -188,7 +189,7 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
 
 def _noted(rows: Rows, kept: deque[Cells]) -> Rows:
     for row in rows:
-        kept.append(row.cells)
+        kept.append({name: value for name, value in row.cells.items() if not is_inner_text(name, row.cells)})
         yield row
 
 

@@ -17,7 +17,7 @@ from bertkit.base.errors import InputError, by_similarity, check_distinct, named
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
-from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities
+from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities, with_inner_texts
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -312,7 +312,7 @@ def records(
                     cells[key] = joined_texts(value)
                 except ValueError as error:
                     raise InputError(f"{name}:{counts}{number}: {key!r:.80} {error}") from None
-            yield TableRow(number, cells)
+            yield TableRow(number, with_inner_texts(cells))
 
     own = mappings()
     first = next(own, None)
