@@ -296,7 +296,7 @@ def search_file_of(model_dir: str, model: BertWithHeads) -> str | None:
 def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     """Return the task settings of the fine-tuning run to which a directory belongs; None if there is no such run.
 
-    If the model was trained on pairs, `needs_pair` is set, and if it was not, `takes_pairs` is false. The run may come from an
+    If the model was trained on pairs alone, `needs_pair` is set, and if on none, `takes_pairs` is false. The run may come from an
     untrusted source, so settings that lead to files outside the user's `data_dir`, or to hub datasets, are removed.
     """
     run_dir = run_of(model_dir)
@@ -309,7 +309,7 @@ def task_settings_of_run(model_dir: str) -> dict[str, object] | None:
     if not isinstance(columns, dict) or columns.get("text_pair") is None or "has_pairs" not in corpus:
         return task
     if corpus["has_pairs"]:
-        return {**task, "needs_pair": True}
+        return task if corpus.get("has_singles") else {**task, "needs_pair": True}
     names = columns["text_pair"]
     return {
         **task,

@@ -75,6 +75,7 @@ class FinetuningJob(Job[FinetuneSettings]):
             "corpus": {
                 "description": source.description,
                 "has_pairs": self.data.train.coverage.has_pairs,
+                "has_singles": self.data.has_singles,
                 "files_sha256": [sha256_file(path) for path in source.files],
                 "decimal_marks": {**source.marks, **self.data.dev.source.marks},
             },

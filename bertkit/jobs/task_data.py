@@ -37,7 +37,7 @@ class Coverage:
 
     def __init__(self, facts: VocabFacts) -> None:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
-        self.num_features, self.has_pairs = 0, False
+        self.num_features, self.has_pairs, self.has_singles = 0, False, False
         self.num_truncated = 0  # examples with a part that is in no feature
         self.num_targets = 0  # those of them whose target is truncated
         self.num_tokens = self.num_unknown = 0  # of all features, without special tokens
@@ -62,7 +62,7 @@ class Coverage:
                 self.num_tokens += len(feature.input_ids) - sum(map(feature.input_ids.count, self._special))
                 first.update(feature.input_ids[: feature.num_first])
                 second.update([] if feature.num_first is None else feature.input_ids[feature.num_first :])
-            self.has_pairs = self.has_pairs or bool(second)
+            self.has_pairs, self.has_singles = self.has_pairs or bool(second), self.has_singles or not second
             if any(pieces - self._special == self._unknown for pieces in (first, second)):
                 self.unknown.append(example)
             yield from own
@@ -127,6 +127,11 @@ class TaskData:
     def has_pairs(self) -> bool:
         """Whether an example has two texts."""
         return self.train.coverage.has_pairs or self.dev.coverage.has_pairs
+
+    @property
+    def has_singles(self) -> bool:
+        """Whether an example has no second text."""
+        return self.train.coverage.has_singles or self.dev.coverage.has_singles
 
     def describe(self, settings: FinetuneSettings) -> list[str]:
         """Describe both splits; warn about near-duplicates in both, and about a batch larger than the training split."""

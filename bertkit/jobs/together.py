@@ -113,6 +113,7 @@ class TogetherJob(FinetuningJob):
         corpus = {
             "description": "; ".join(text["description"] for text in texts),
             "has_pairs": any(text["has_pairs"] for text in texts),
+            "has_singles": any(text["has_singles"] for text in texts),
             "files_sha256": [digest for text in texts for digest in text["files_sha256"]],
             "decimal_marks": {mark: place for text in texts for mark, place in text["decimal_marks"].items()},
         }

@@ -156,11 +156,10 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             raise InputError(f"task.long_texts={config.long_texts}: {where}, which are cut; leave it out")
         way_out = f"leave it out, or set {user_name('task.columns.text_pair')}=null"
         label_of, skipped = self.label_reader(reading, field), {*map(spelled, config.skip_labels)}
-        # null is then no second text, as for the server and in a pipeline of `transformers`; else it is empty, as in a CSV file
-        may_be_single = reading.is_input and not config.needs_pair
 
         def second_text(row: Cells, where: str) -> str | None:
-            if pair is None or (may_be_single and required_value(row, pair, where) is None):
+            # null is no second text, as in a pipeline of `transformers`; where each row has one, it is empty, as in a CSV file
+            if pair is None or (not config.needs_pair and required_value(row, pair, where) is None):
                 return None
             return required_text(row, pair, where)
 

@@ -146,7 +146,8 @@ def trained_on_pairs(tuned: Path, directory: Path) -> Path:
     """A copy of a run that says that its rows were pairs."""
     shutil.copytree(tuned, directory)
     manifest = directory / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"has_pairs": false', '"has_pairs": true'))
+    content = manifest.read_text().replace('"has_pairs": false', '"has_pairs": true')
+    manifest.write_text(content.replace('"has_singles": true', '"has_singles": false'))
     return directory
 
 

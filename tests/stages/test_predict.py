@@ -1,5 +1,6 @@
 """Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
 
+import itertools
 import json
 import re
 import shutil
@@ -16,7 +17,7 @@ import yaml
 from conftest import LABELS, Capsys, headed_model, output_of, refused
 from task_configs import task_config
 
-from bertkit import export_model, load_model, load_predictor, load_tokenizer
+from bertkit import export_model, finetune, load_model, load_predictor, load_tokenizer
 from bertkit.apps.server.bodies import describe_model
 from bertkit.apps.server.models import open_models
 from bertkit.base.errors import InputError
@@ -171,6 +172,42 @@ def test_null_is_no_second_text_of_a_model_that_takes_single_texts(make: Make, t
     needing = predict(model, tmp_path / "pairs.jsonl", null + null.replace("null", '""'), "task.needs_pair=true")
     assert needing[0]["probabilities"] == pytest.approx(needing[1]["probabilities"], abs=1e-6)  # as an empty cell
     assert "warning: 2 examples had an empty text" in capsys.readouterr().err
+
+
+def test_null_is_no_second_text_wherever_rows_are_read(make: Make, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """`evaluate` measures what `predict` predicts, and what learned from single texts and pairs takes both."""
+    model, words = make("sequence", scale=3), ("kan", "lon", "mir", "kar", "lor")
+    texts = [" ".join(own) for own in itertools.permutations(words, 3)]
+    null, empty = (
+        "".join(json.dumps({"text": text, "text_pair": pair}) + "\n" for text in texts) for pair in (None, "")
+    )
+    labels = [row["label"] for row in predict(model, tmp_path / "in.jsonl", null)]
+    assert labels != [row["label"] for row in predict(model, tmp_path / "in.jsonl", empty)]
+    rows = [{"text": text, "text_pair": None, "label": label} for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    capsys.readouterr()
+    arguments = ["task=sequence", "task.max_seq_length=20", "device=cpu"]
+    assert run(["evaluate", str(model), str(tmp_path / "dev.jsonl"), *arguments]) == 0
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out)["accuracy"], "empty text" in printed.err) == (1.0, False)
+
+    more = {"model_dir": start, "device": "cpu", "num_epochs": 1, "dev_share": 0.3, "task.max_seq_length": 16}
+    for name, pairs in (("mixed", ["mir", None]), ("pairs", ["mir", "kan"]), ("single", [None, None])):
+        trained = [row | {"text_pair": pairs[n % 2]} for n, row in enumerate(rows)]
+        run_dir = finetune(task="sequence", train=trained, output_dir=tmp_path / name, **more).model_dir
+        predictor = load_predictor(run_dir, device="cpu")
+        if name == "pairs":
+            with pytest.raises(InputError, match="no column 'text_pair'"):
+                predictor([{"text": "kan lon"}])
+            continue
+        alone = predictor("kan lon")["probabilities"]
+        for row in ({"text": "kan lon"}, {"text": "kan lon", "text_pair": None}):
+            assert predictor([row])[0]["probabilities"] == pytest.approx(alone, abs=1e-6)
+        if name == "mixed":
+            assert predictor(("kan lon", ""))["probabilities"] != pytest.approx(alone, abs=1e-6)
+        else:
+            with pytest.raises(InputError, match="a second text, but this model takes single texts"):
+                predictor([{"text": "kan lon", "text_pair": "mir"}])
 
 
 def test_a_regression_of_several_numbers_is_refused(make: Make) -> None:
