@@ -106,6 +106,11 @@ class FinetuneSettings(TrainingSettings):
         refuse(
             self._start_problems(),
             self._class_weight_problems(),
+            [  # labels in files are read without blanks around them
+                f"task.labels: {name!r:.80} is empty, or begins or ends with a blank; correct it"
+                for name in self.task.label_names or ()
+                if name.strip() != name or not name
+            ],
             self.calibrate
             and self.dev_share == 0
             and "calibrate=true: dev_share=0 leaves no held-out rows to fit a temperature on; set dev_share=0.1",

@@ -823,6 +823,14 @@ def test_impossible_finetune_settings_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_labels_with_blanks_around_them_are_refused(data: Path, start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """Labels in files are read without: the type `PER ` of `B-PER ` was another one than that of `I-PER`."""
+    for labels, name in (('["bad ",good]', "'bad '"), ('["B-PER\u00a0","O"]', r"'B-PER\xa0'"), ('[bad,""]', "''")):
+        line = f"task.labels: {name} is empty, or begins or ends with a blank; correct it"
+        for task in ("sequence", "tagging"):
+            refused(finetune(data, start, tmp_path / "run", f"task={task}", f"task.labels={labels}"), line, capsys)
+
+
 HEADER = "sentence1\tsentence2\tlabel\n"
 SPAN = '{"id": "q", "question": "kan", "context": "lon min", "answers": [{"text": "kan", "answer_start": 0}]}\n'
 FAULTS = [  # task, file, its content, the error after the folder; the others are in tests/tasks/files/test_bad_files.py
