@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Capsys, make_text, minilm_dir, refused, small_config, small_model, write_text
+from conftest import Capsys, headed_model, make_text, minilm_dir, refused, small_config, small_model, write_text
 from interop.elsewhere import loaded_elsewhere
 from safetensors.torch import load_file, save_file
 
@@ -305,6 +305,24 @@ def test_requests_that_do_not_fit(run_dir: Path, tmp_path: Path, capsys: Capsys)
     for arguments, message in cases.items():
         refused(run(["export", f"checkpoint={run_dir}", *arguments, f"output_dir={tmp_path / 'out'}"]), message, capsys)
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"heads": ("generation",)}, "has no generation head"),
+    ({"heads": ("token",), "labels": ("O", "B-X")}, "has no token head"),
+    ({"layer_norm_eps": 1e-5}, "has layer_norm_eps=1e-12 alone, this model 1e-05"),
+    ({"hidden_act": "silu"}, "has hidden_act gelu and relu alone, this model silu"),
+])  # fmt: skip
+def test_what_google_cannot_hold_is_refused_in_a_line(
+    changes: dict[str, Any], line: str, tokenizer: Tokenizer, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Before anything is compared; of an encoder-decoder the line named all 37 tensors."""
+    model = headed_model(tokenizer, *changes.pop("heads", ()), **changes)
+    source = export_model(model, tokenizer, tmp_path / "in")
+    capsys.readouterr()
+    arguments = [f"model_dir={source}", "head=encoder" if not model.heads else "head=task", "google=true"]
+    words = f"google=true: google-research/bert {line}; leave it out"
+    refused(run(["export", *arguments, f"output_dir={tmp_path / 'out'}"]), words, capsys, alone=True)
 
 
 def test_a_causal_model_that_fills_masks_is_no_causal_lm(tokenizer: Tokenizer, tmp_path: Path) -> None:

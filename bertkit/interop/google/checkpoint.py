@@ -20,6 +20,7 @@ from bertkit.interop.hugging_face.names import OF_A_LAYER, full_name, translate
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
 
+MOST_NAMED = 3  # tensors in a message
 NAME = "bert_model.ckpt"  # the prefix of the file names in Google's releases
 SKIPPED = {
     r"(.+/)?(adam|lamb)_[mv]": "a moment of the optimizer",
@@ -58,10 +59,15 @@ def as_hugging_face(tensors: Mapping[str, Tensor], prefix: Path) -> StoredTensor
 
 def release_problems(model: BertWithHeads, tokenizer: Tokenizer) -> list[str]:
     """List what google-research/bert cannot hold of a model and its tokenizer."""
+    config, is_bert = model.config, model.config.family is None
     problems = {
-        f"has no {', '.join(model.heads)} head": not {"token", "choice"}.isdisjoint(model.heads),
-        f"has no {model.config.family}": model.config.family is not None,
-        "has no causal attention": model.config.attention.pattern == "causal",
+        f"has no {', '.join(model.heads)} head": not {"token", "choice", "generation"}.isdisjoint(model.heads),
+        f"has no {config.family}": not is_bert,
+        "has no causal attention": config.attention.pattern == "causal",
+        f"has layer_norm_eps=1e-12 alone, this model {config.layer_norm_eps}": is_bert
+        and config.layer_norm_eps != 1e-12,
+        f"has hidden_act gelu and relu alone, this model {config.hidden_act}": config.hidden_act
+        not in ("gelu", "relu"),
         "reads BERT's WordPiece only, from vocab.txt": not tokenizer.words_by.is_of_bert,
         "strips accents from lower-cased text, and from no other": (
             tokenizer.strip_accents not in (None, tokenizer.lowercase)
@@ -74,7 +80,7 @@ def write_release(directory: Path, config: BertConfig, tensors: Mapping[str, Ten
     """Write a checkpoint and `bert_config.json`, as in Google's releases, to an existing directory, and read them back.
 
     The names of the tensors are Hugging Face's, with or without the prefix `bert.`. Raises InputError if google-research/bert
-    has no variable or setting for a part of the model.
+    has no variable for a part of the model.
     """
     content, variables = config_json(config), as_tensorflow(tensors)
     (directory / "bert_config.json").write_text(content, encoding="utf-8")
@@ -91,7 +97,8 @@ def as_tensorflow(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     translated = translate(full, TENSORFLOW)
     without = sorted(set(full) - set(translated))
     if without:
-        raise InputError(f"google-research/bert has no variable for {', '.join(without)}; export another head")
+        few = listed(without, ", ", MOST_NAMED)
+        raise InputError(f"google-research/bert has no variable for {few}; leave google=true out")
     return {theirs: full[name].t() if is_transposed(theirs) else full[name] for name, theirs in translated.items()}
 
 
@@ -101,10 +108,6 @@ def config_json(config: BertConfig) -> str:
     Here `gelu` is the exact function, with which the released weights were trained; the newest google-research/bert computes
     a tanh approximation by that name.
     """
-    if config.layer_norm_eps != 1e-12:
-        raise InputError(f"layer_norm_eps={config.layer_norm_eps}: google-research/bert supports 1e-12 only")
-    if config.hidden_act not in ("gelu", "relu"):
-        raise InputError(f"hidden_act={config.hidden_act!r}: google-research/bert supports gelu and relu")
     content = asdict(config)
     return to_json({key: content[key] for key in sorted(SHAPE) if key != "layer_norm_eps"})
 
