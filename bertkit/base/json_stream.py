@@ -1,9 +1,9 @@
-"""Reads the values of a JSON file one after another."""
+"""Reads the values of a JSON file one after another; the texts inside the fields of a record."""
 
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bertkit.base.errors import InputError
@@ -57,3 +57,22 @@ def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator
         num_tried = len(text)
         if num_tried > WHOLE_MB * 1_000_000:
             raise InputError(f"{name}:{line}: a value {TOO_LARGE}; write it as lines (.jsonl)")
+
+
+def with_inner_texts(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a record with the texts of its records, as columns of their own: {"translation": {"en": ...}} has translation.en, too."""
+    inner = {
+        f"{name}.{key}": text
+        for name, record in row.items()
+        if isinstance(record, dict)
+        for key, text in record.items()
+        if isinstance(text, str)
+    }
+    return {**row, **inner, **row}  # a column that is already there stays
+
+
+def is_inner_text(name: str, row: Mapping[str, object]) -> bool:
+    """Whether a column is one that `with_inner_texts` has added."""
+    outer, dot, key = name.partition(".")
+    record = row.get(outer)
+    return dot != "" and isinstance(record, dict) and record.get(key) is row[name]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bertkit.base.errors import InputError, named, not_text
+from bertkit.base.json_stream import with_inner_texts
 from bertkit.base.text_files import is_blank, without_surrogates
 from bertkit.data.data_config import CorpusConfig
 from bertkit.data.texts.sources import split_sentences
@@ -31,10 +32,10 @@ def documents_of_records(
     field = config.field
     for number, record in records:
         match record:
-            case dict() if field in record:
-                text, title = record[field], record.get("title")
+            case dict() if field in (fields := with_inner_texts(record)):
+                text, title = fields[field], record.get("title")
             case dict():
-                raise InputError(_no_field(where(number), field, named(record)))
+                raise InputError(_no_field(where(number), field, named(fields)))
             case list():
                 raise InputError(f"{where(number)}: a list; set corpus.format=json")
             case _:

@@ -13,7 +13,7 @@ What spaCy and Label Studio write of entities becomes a record with a text and i
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from bertkit.base.errors import InputError
 from bertkit.base.json_stream import json_values
@@ -120,25 +120,6 @@ def _regions(results: Sequence[object]) -> Iterator[dict[str, object]]:
         match result:
             case {"type": str(kind), "value": {"start": start, "end": end, **value}} if kind.endswith("labels"):
                 yield {"start": start, "end": end, "label": value.get(kind), "text": value.get("text")}
-
-
-def with_inner_texts(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a record with the texts of its records, as columns of their own: {"translation": {"en": ...}} has translation.en, too."""
-    inner = {
-        f"{name}.{key}": text
-        for name, record in row.items()
-        if isinstance(record, dict)
-        for key, text in record.items()
-        if isinstance(text, str)
-    }
-    return {**row, **inner, **row}  # a column that is already there stays
-
-
-def is_inner_text(name: str, row: Mapping[str, object]) -> bool:
-    """Whether a column is one that `with_inner_texts` has added."""
-    outer, dot, key = name.partition(".")
-    record = row.get(outer)
-    return dot != "" and isinstance(record, dict) and record.get(key) is row[name]
 
 
 def joined_texts(value: object) -> object:

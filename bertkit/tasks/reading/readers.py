@@ -30,6 +30,7 @@ from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, check_distinct, counted, user_name
 from bertkit.base.files import check_size
 from bertkit.base.hub_ids import is_offline
+from bertkit.base.json_stream import is_inner_text
 from bertkit.base.text_files import as_utf8, is_blank, numbered_lines, read_lines, unpacked, unpacking
 from bertkit.data.texts.parquet import parquet_records
 from bertkit.data.texts.workbooks import read_sheet
@@ -42,7 +43,6 @@ from bertkit.tasks.reading.formats import (
     format_of_input,
     needs_text_pair,
 )
-from bertkit.tasks.reading.json_records import is_inner_text
 from bertkit.tasks.reading.labels import IdLike, Ids
 from bertkit.tasks.reading.reading import Reading
 from bertkit.tasks.reading.rows import label_names, names_by_file, with_label_names

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest, user_name
+from bertkit.base.json_stream import with_inner_texts
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
-from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities, with_inner_texts
+from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')

@@ -454,6 +454,11 @@ def test_a_dataset_of_save_to_disk_is_read_by_its_library(tmp_path: Path) -> Non
         read(tmp_path / "one")
 
 
+def test_a_text_inside_a_field(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(jsonl([{"translation": {"en": "One two. Three.", "de": "Eins"}}]))
+    assert read(tmp_path / "a.jsonl", field="translation.en") == [["One two.", "Three."]]
+
+
 def test_a_document_on_each_line_is_found_by_its_shape(tmp_path: Path) -> None:
     lines = [f"Line {n} begins. It goes on. And it ends." for n in range(12)]
     documents = [[f"Line {n} begins.", "It goes on.", "And it ends."] for n in range(12)]
