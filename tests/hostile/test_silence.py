@@ -41,6 +41,8 @@ CASES = [
     Case("an output without a name", ["predict", "model_dir=m", "input=-", "output="], "missing value: set output="),
     Case("a field of plain text", [*PREPARE, "corpus.path=x.txt", "corpus.field=body"], "corpus.field=body has no effect",
         files={"x.txt": TEXT}),
+    Case("a text beside another", ["predict", "model_dir=m", "text=A b", "text=C d"],
+        "text= is given twice; expected one text, or input=FILE for several"),
     Case("no epoch", [*TUNE, "num_epochs=1e-9"], "num_epochs=1e-09 of 8 examples", files=rows("a", "b")),
     Case("one class", TUNE, "every label is 'a'", files=rows("a", "a")),
     Case("one number", [*TUNE, *NUMBERS], "every label is 2; add examples with other numbers", files=rows(2.0, 2)),

@@ -7,6 +7,7 @@ import contextlib
 import re
 import stat
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def _compose_one(
     fields, own_names = names.fields_of(command), names.settings_of(command)
     verbatim = {one.key: one.value for one in assignments if names.is_verbatim(command, one.key)}
     own = [one for one in assignments if one.key not in verbatim]
+    num_given = Counter(one.key for one in assignments)  # of other settings the last value counts, as in Hydra
     changes = [*saved, *own]
     groups = {group: options for group, options in option_names(directories).items() if group in own_names}
     choices = {one.key: str(one.value) for one in changes if one.value in groups.get(one.key, ())}
@@ -126,6 +128,11 @@ def _compose_one(
             is_missing and f"missing value: set task= {options_line('task', groups['task'])}",
             is_missing and "output_dir" not in given and "missing value: set output_dir=",
             is_missing and not {"model_dir", "decoder"} & {*given, *choices} and missing_model(),
+            [
+                f"{key}= is given twice; expected one text, or input=FILE for several"
+                for key in verbatim
+                if num_given[key] > 1
+            ],
             [line for one in own if (line := configuration.refusal(one))],
         )
         for one in changes:
