@@ -57,6 +57,7 @@ def _llama() -> transformers.PreTrainedTokenizerFast:
 _UNIGRAM = {
     "xlm-roberta": ("XLMRobertaTokenizer", SPECIAL[:4], "<mask>"),
     "gte": ("XLMRobertaTokenizer", SPECIAL[:4], "<mask>"),
+    "jina_embeddings_v3": ("XLMRobertaTokenizer", SPECIAL[:4], "<mask>"),
     "camembert": (
         "CamembertTokenizer",
         ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],

@@ -10,6 +10,7 @@ from bertkit.interop.hugging_face.family import electra as electra
 from bertkit.interop.hugging_face.family import ernie as ernie
 from bertkit.interop.hugging_face.family import eurobert as eurobert
 from bertkit.interop.hugging_face.family import gte as gte
+from bertkit.interop.hugging_face.family import jina as jina
 from bertkit.interop.hugging_face.family import mpnet as mpnet
 from bertkit.interop.hugging_face.family import nomic_bert as nomic_bert
 from bertkit.interop.hugging_face.family import roberta as roberta

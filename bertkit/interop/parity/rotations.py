@@ -1,4 +1,4 @@
-"""Rotary positions of ModernBERT, EuroBERT, Nomic BERT and GTE, EuroBERT's norms and DeBERTa's scale of the scores in float64.
+"""Rotary positions of ModernBERT, EuroBERT, Nomic BERT, GTE and Jina, EuroBERT's norms and DeBERTa's scale of the scores in float64.
 
 `transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
 comparison in float64, its functions are replaced by the same computation in float64; in float32 they are its own.
@@ -21,6 +21,7 @@ ROTARY = {
     EUROBERT: "EuroBertRotaryEmbedding",
     "transformers.models.nomic_bert.modeling_nomic_bert": "NomicBertRotaryEmbedding",
     "transformers.models.gte.modeling_gte": "GteRotaryEmbedding",
+    "transformers.models.jina_embeddings_v3.modeling_jina_embeddings_v3": "JinaEmbeddingsV3RotaryEmbedding",
 }
 
 

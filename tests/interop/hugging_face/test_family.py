@@ -44,6 +44,7 @@ CONFIGS: dict[str, Any] = {
     "mpnet": transformers.MPNetConfig,
     "gte": transformers.GteConfig,
     "nomic_bert": transformers.NomicBertConfig,
+    "jina_embeddings_v3": transformers.JinaEmbeddingsV3Config,
 }
 
 
@@ -81,10 +82,10 @@ def shape(kind: str, number: int) -> dict[str, Any]:
         }  # fmt: skip
     if kind == "mpnet":
         return {key: value for key, value in sizes.items() if key not in ONLY_BERTS} | {"pad_token_id": 1}
-    if kind in ("gte", "nomic_bert"):
+    if kind in ("gte", "nomic_bert", "jina_embeddings_v3"):
         base, stretched = draw.choice([500.0, 1e4]), {"rope_type": "linear", "factor": draw.choice([1.06, 4.0])}
         rope = {"rope_theta": base, **draw.choice([{}, stretched])}
-        types = draw.randint(int(kind == "nomic_bert"), 3)  # without segments a Nomic BERT cannot be computed
+        types = draw.randint(int(kind != "gte"), 3)  # without segments the others cannot be computed
         return {key: value for key, value in sizes.items() if key not in ("embedding_size", "use_task_id")} | {
             "hidden_size": 2 * head_size * heads, "type_vocab_size": types, "rope_parameters": rope, "eos_token_id": None,
         }  # fmt: skip
@@ -321,6 +322,8 @@ REFUSED = [
     ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
     ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type='absolute' is not supported"),
     ("gte", {"is_decoder": True}, "is_decoder=True is not supported"),
+    ("jina_embeddings_v3", {"head_dim": 7}, "head_dim=7 is not supported"),
+    ("jina_embeddings_v3", {"is_decoder": True}, "is_decoder=True is not supported"),
     ("nomic_bert", {"head_dim": 7}, "head_dim=7 is not supported"),
     ("nomic_bert", {"rotary_scaling_factor": 2}, "rotary_scaling_factor=2 is not supported"),
     ("nomic_bert", {"moe_every_n_layers": 2}, "moe_every_n_layers=2 is not supported"),

@@ -102,7 +102,7 @@ def test_every_export_loads(
 
 
 # the first release of those above with the type
-FIRST = dict.fromkeys(("eurobert", "gte", "nomic_bert"), "installed")
+FIRST = dict.fromkeys(("eurobert", "gte", "nomic_bert", "jina_embeddings_v3"), "installed")
 # 4.48 sets the bias of these language model heads to zero after it has loaded it
 _ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 WITHOUT_BIAS = {("4.48.3", kind, (head,)) for kind in _ROBERTAS for head in ("masked_lm", "next_token")}

@@ -1,4 +1,4 @@
-"""What `nomic_bert` and `gte` share: rotary positions and gated feed-forward parts in a post-norm BERT, and files with names of their own.
+"""What `nomic_bert`, `gte` and `jina_embeddings_v3` share: rotary positions in a post-norm BERT, and files with names of their own.
 
 Their files keep the names of their authors' code, and its joined matrices: `transformers` renames and cuts them when it loads a
 file, and does the reverse when it saves one. Files with the names of the classes are read, too.
@@ -25,22 +25,26 @@ _LAYER = {
     "attention.value": "self_attn.v_proj",
     "attention.output": "self_attn.o_proj",
     "attention_norm": "post_attention_layernorm",
+    "feed_forward_norm": "post_mlp_layernorm",
+}
+GATED = {
     "feed_forward.intermediate": "mlp.gate_proj",
     "feed_forward.gate": "mlp.up_proj",
     "feed_forward.output": "mlp.down_proj",
-    "feed_forward_norm": "post_mlp_layernorm",
 }
+TWO_MAPS = {"feed_forward.intermediate": "mlp.fc1", "feed_forward.output": "mlp.fc2"}
 
 
-def names_of(prefix: str) -> dict[str, str]:
+def names_of(prefix: str, feed_forward: Mapping[str, str] = GATED) -> dict[str, str]:
     """Return the names of the weights of an encoder and of task heads in the classes, by bertkit's."""
+    layer = {**_LAYER, **feed_forward}
     return {
         "bert.embeddings.token.weight": f"{prefix}embeddings.word_embeddings.weight",
         "bert.embeddings.segment.weight": f"{prefix}embeddings.token_type_embeddings.weight",
         **by_weight(
             {
                 "bert.embeddings.norm": f"{prefix}embeddings.LayerNorm",
-                **{f"bert.encoder.layers.{{}}.{ours}": f"{prefix}layers.{{}}.{name}" for ours, name in _LAYER.items()},
+                **{f"bert.encoder.layers.{{}}.{ours}": f"{prefix}layers.{{}}.{name}" for ours, name in layer.items()},
                 "bert.pooler.dense": f"{prefix}pooler.dense",
                 "heads.sequence.dense": "classifier",
                 "heads.token.dense": "classifier",
@@ -98,8 +102,10 @@ class RenamedArchitecture(FamilyArchitecture):
 
     def in_file(self, model: BertWithHeads, full_name: str) -> Located:
         """Return the name in the file, and for a part of a joined matrix its rows."""
-        name = translate([full_name], self.in_files).get(full_name, full_name)
-        name = name if model.heads else name.removeprefix(self.prefix)
+        named = translate([full_name], self.in_files)
+        if full_name not in named:
+            return super().in_file(model, full_name)
+        name = named[full_name] if model.heads else named[full_name].removeprefix(self.prefix)
         module, _, kind = name.rpartition(".")
         whole, _, part = module.rpartition(".")
         size, *parts = self.joined.get(whole.rpartition(".")[2], ("",))
