@@ -1,7 +1,7 @@
 """Inference: predictions and losses for the examples of a task, in one process or in all."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bertkit.base.batch import Batch
-from bertkit.base.errors import NumericsError
+from bertkit.base.errors import NumericsError, counted
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.generating import ROWS_AT_ONCE, forget_weights, num_rows, write_texts
@@ -188,6 +188,12 @@ def score_split(
     predictions = predict_distributed(ranks, predictor, examples, features, losses)
     loss = mean_loss(ranks, losses)
     return SplitScores(task.score(examples, predictions) | task.loss_scores(loss), predictions, loss)
+
+
+def faults_of(faults: Mapping[str, int], num_examples: int) -> list[str]:
+    """Return a warning about each fault of the predictions for some texts."""
+    texts = counted(num_examples, "text")
+    return [f"{number:,} of {texts} {fault}" for fault, number in faults.items() if number]
 
 
 def require_finite(is_finite: bool, precision: str = "fp32") -> None:

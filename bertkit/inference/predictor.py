@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
 from bertkit.base.typed_settings import build
 from bertkit.inference.chunks import read_rows
-from bertkit.inference.forward import Running, predict_distributed, predict_local, with_features
+from bertkit.inference.forward import Running, faults_of, predict_distributed, predict_local, with_features
 from bertkit.inference.task_model import Predictor, TaskModel, open_task_model
 from bertkit.settings.finetune import FinetuneSettings
 from bertkit.settings.predict import PredictSettings
@@ -23,7 +25,7 @@ from bertkit.settings.serve import ServeSettings
 from bertkit.tasks.feature import Feature, Logits
 from bertkit.tasks.reading.readers import read_examples
 from bertkit.tasks.reading.source import SplitExamples
-from bertkit.tasks.task import AnyTask, Example
+from bertkit.tasks.task import AnyTask, Example, Row
 from bertkit.train import processes
 
 
@@ -93,6 +95,25 @@ def predict_split(model_dir: Path, settings: FinetuneSettings, split: str) -> Pr
     return PredictedSplit(source, predict_distributed(processes.ALONE, predictor, source.examples, features))
 
 
+class Remarks:
+    """Counts, over the chunks of an input, what is to be said about its predictions."""
+
+    def __init__(self) -> None:
+        self.num_examples = self.num_truncated = 0
+        self.faults = Counter[str]()
+
+    def add(self, task: AnyTask, predictions: Sequence[object], rows: Sequence[Row]) -> None:
+        """Count the predictions of a chunk, and their rows."""
+        self.num_examples += len(rows)
+        self.num_truncated += sum(row["truncated"] for row in rows)
+        self.faults.update(task.faults(predictions))
+
+    def warnings(self, task: AnyTask) -> list[str]:
+        """Return a warning about truncated examples, and about each fault of the predictions."""
+        cut = [task.truncated(self.num_truncated, self.num_examples)] if self.num_truncated else []
+        return [*cut, *faults_of(self.faults, self.num_examples)]
+
+
 class LoadedPredictor:
     """A function from texts, pairs of texts or rows to predictions, as `bertkit predict` writes them.
 
@@ -117,15 +138,18 @@ class LoadedPredictor:
         """
         if isinstance(inputs, (str, tuple, Mapping)):
             return self([inputs])[0]
-        rows, warnings = list[Any](), list[str]()
+        rows, about_rows, remarks = list[Row](), list[str](), list[str]()
+        counts = Remarks()
         for read in read_inputs(self._predictor, inputs):
-            rows += read.task.rows(read.examples, read.features, self._predict(read))
-            warnings = [*read.warnings]
-        warn(*warnings)
+            predictions = predict_local(self._predictor, read.task, read.examples, read.features)
+            own = read.task.rows(read.examples, read.features, predictions)
+            counts.add(read.task, predictions, own)
+            rows += own
+            about_rows, remarks = [*read.warnings], counts.warnings(read.task)
+        warn(*about_rows)
+        for remark in remarks:
+            warnings.warn(remark, stacklevel=2)  # once, where the inputs come one by one
         return rows
-
-    def _predict(self, read: ReadInputs) -> list[object]:
-        return predict_local(self._predictor, read.task, read.examples, read.features)
 
     def logits(self, inputs: object) -> Any:
         """Return the model's logits for n inputs, as for a call.

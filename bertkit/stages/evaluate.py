@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertkit.base.errors import InputError, say
 from bertkit.display import console
-from bertkit.inference.forward import score_split
+from bertkit.inference.forward import faults_of, score_split
 from bertkit.inference.task_model import beside_training, check_labels, open_task_model, task_settings_of_run
 from bertkit.inference.text_losses import losses_on_text
 from bertkit.jobs.task_data import Coverage
@@ -69,6 +69,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
             else []
         ),
         *coverage.warnings(examples, source.description),
+        *faults_of(task.faults(scored.predictions), len(examples)),
     ]
     measured, intervals = evaluation(task, examples, scored.predictions, scored.scores, split)
     name = Path(source.name).name if settings.is_file else split

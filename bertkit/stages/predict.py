@@ -16,7 +16,7 @@ from bertkit.base import plugins
 from bertkit.base.errors import counted, is_missing, say, warn
 from bertkit.inference.chunks import opened_examples, write_results
 from bertkit.inference.forward import predict_local, with_features
-from bertkit.inference.predictor import open_predictor
+from bertkit.inference.predictor import Remarks, open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.predict import PredictSettings
@@ -30,8 +30,11 @@ def values(settings: PredictSettings, inputs: object = None) -> list[Row]:
     """Predict texts, pairs or rows from Python, or else those of `settings`; return a mapping for each, in the same order."""
     predictor = open_predictor(settings, settings.top_k)
     with opened_examples(predictor.task, settings, inputs, settings.carry_input) as source:
-        rows = [row for chunk in _predicted(predictor, source) for row in chunk.rows]
-    _warn(settings, source, len(rows), sum(row["truncated"] for row in rows), source.task.without_prediction(rows))
+        rows, remarks = list[Row](), Remarks()
+        for chunk in _predicted(predictor, source):
+            rows += chunk.rows
+            remarks.add(source.task, chunk.predictions, chunk.rows)
+    _warn(settings, source, remarks)
     return rows
 
 
@@ -48,7 +51,7 @@ def run(settings: PredictSettings, inputs: object = None) -> None:
         if not write_results(source, compute, output, "predictions", not to_file):
             return
         output.finish()
-    _warn(settings, source, output.num_written, output.num_truncated, output.num_empty)
+    _warn(settings, source, output.remarks)
     if to_file:
         say(f"{counted(output.num_written, 'prediction')} in {settings.output}", file=sys.stderr)
 
@@ -71,25 +74,18 @@ def _predicted(predictor: Predictor, source: Inputs) -> Iterator[_Predicted]:
         yield _Predicted(examples, predictions, _with_fields(source.rows, rows, task.copied))
 
 
-def _warn(settings: PredictSettings, source: Inputs, num_written: int, num_truncated: int, num_empty: int) -> None:
-    """Print warnings about an empty input, its rows, truncated examples, and texts without a mask."""
-    if not num_written:
+def _warn(settings: PredictSettings, source: Inputs, remarks: Remarks) -> None:
+    """Print warnings about an empty input, its rows, and its predictions."""
+    if not remarks.num_examples:
         warn(f"input={settings.input} has no examples; there is nothing to predict")
-    warn(*source.warnings)
-    if num_truncated:
-        warn(source.task.truncated(num_truncated, num_written))
-    if num_empty:
-        warn(
-            f"{num_empty:,} of {counted(num_written, 'text')} without a mask: this model predicts the words that masks stand for; "
-            "write [MASK], or the mask token of the model's tokenizer"
-        )
+    warn(*source.warnings, *remarks.warnings(source.task))
 
 
 class _PredictionOutput:
     """Where predictions are written: lines or rows, and for some tasks further files beside the output."""
 
     def __init__(self, settings: PredictSettings, task: AnyTask, stack: contextlib.ExitStack) -> None:
-        self.num_written, self.num_truncated, self.num_empty, self.partial = 0, 0, 0, None
+        self.num_written, self.partial, self.remarks = 0, None, Remarks()
         self.task = task
         self.beside: list[tuple[ExtraFile[Example, object], TextIO]] = []
         output_format = cast(type[PredictionFormat], plugins.get("prediction_format", settings.ending))
@@ -113,8 +109,7 @@ class _PredictionOutput:
             begin, between, _ = kind.frame
             file.write((between if self.num_written else begin) + kind.text(results.examples, results.predictions))
         self.num_written += len(results.examples)
-        self.num_truncated += sum(row["truncated"] for row in results.rows)
-        self.num_empty += self.task.without_prediction(results.rows)
+        self.remarks.add(self.task, results.predictions, results.rows)
 
     def finish(self) -> None:
         """Write the ends of the files beside the output."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, pieces
-from bertkit.tasks.generation import GenerationExample, GenerationTask
+from bertkit.tasks.generation import GenerationExample, GenerationPrediction, GenerationTask
 
 
 class ContinuationTask(GenerationTask):
@@ -19,6 +19,10 @@ class ContinuationTask(GenerationTask):
     def page_inputs(self) -> list[object]:
         """Return examples of texts to be continued."""
         return ["Once upon a time", "It rained all day, so"]
+
+    def faults(self, predictions: Sequence[GenerationPrediction]) -> dict[str, int]:
+        """Return nothing: most continuations end at the largest length."""
+        return {}
 
     def truncated(self, num_truncated: int, num_examples: int, num_targets: int = 0) -> str:
         """Return the warning about texts that are too long."""

@@ -69,9 +69,10 @@ class FillMaskTask(Task[SequenceExample[str], MaskFeature, Masks]):
         """Raise InputError: there are no logits for a whole input."""
         raise InputError("logits: a masked LM predicts tokens at [MASK] only; use load_model for its logits")
 
-    def without_prediction(self, rows: Sequence[Row]) -> int:
+    def faults(self, predictions: Sequence[Masks]) -> dict[str, int]:
         """Return how many texts have no mask."""
-        return sum(not row["masks"] for row in rows)
+        fault = "without a mask: this model predicts the words that masks stand for; write [MASK], or the mask token of the model's tokenizer"
+        return {fault: sum(not masks for masks in predictions)}
 
     def row(self, example: SequenceExample[str], prediction: Masks) -> Row:
         """Return the id, the text and its masks."""

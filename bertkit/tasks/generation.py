@@ -62,6 +62,7 @@ class GenerationPrediction:
     text: str  # the best text
     score: float  # the sum of the log probabilities of its tokens / length ** length_penalty
     candidates: tuple[GeneratedText, ...] = ()  # the best texts; empty for num_candidates=1
+    at_limit: bool = False  # whether the text ends at the largest length, not where the model ended it
 
 
 @plugins.option("task", "generation")
@@ -155,8 +156,15 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
                 for ids, score in written[:num_candidates]
             ]
             name, candidates = examples[feature.example].id, tuple(best) if num_candidates > 1 else ()
-            predictions.append(GenerationPrediction(name, best[0].text, best[0].score, candidates))
+            at_limit = len(written[0][0]) == self.search.max_target_length
+            predictions.append(GenerationPrediction(name, best[0].text, best[0].score, candidates, at_limit))
         return predictions
+
+    def faults(self, predictions: Sequence[GenerationPrediction]) -> dict[str, int]:
+        """Return how many texts end at the largest length."""
+        limit = f"task.generation.max_target_length={self.search.max_target_length}"
+        fault = f"were cut at {limit}, before the model ended them; raise it"
+        return {fault: sum(prediction.at_limit for prediction in predictions)}
 
     def with_logits(self) -> AnyLogitsTask:
         """Raise InputError: there are no logits for a whole input."""
@@ -165,7 +173,7 @@ class GenerationTask(TrainableTask[GenerationExample, Feature, GenerationPredict
         )
 
     def row(self, example: GenerationExample, prediction: GenerationPrediction) -> Row:
-        """Return the id, the text, its score, and if there are several texts all of them."""
+        """Return the id, the text, its score, if there are several texts all of them, and whether it ends at the largest length."""
         row = asdict(prediction)
         if not prediction.candidates:
             del row["candidates"]

@@ -149,9 +149,9 @@ class Task(ABC, Generic[ExampleT, FeatureT, PredictionT]):
         """Return the best answers to a question, the best first; none for other tasks."""
         return []
 
-    def without_prediction(self, rows: Sequence[Row]) -> int:
-        """Return how many rows predict nothing, since their inputs have nothing to predict."""
-        return 0
+    def faults(self, predictions: Sequence[PredictionT]) -> dict[str, int]:
+        """Return what is wrong with some predictions, as the end of a warning, "3 of 7 texts ...", and with how many."""
+        return {}
 
     def truncated(self, num_truncated: int, num_examples: int, num_targets: int = 0) -> str:
         """Return the warning about truncated examples, of which `num_targets` have a truncated target."""

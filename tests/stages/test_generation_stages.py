@@ -186,7 +186,7 @@ def test_predictor_writes_texts_from_python(runs: Path) -> None:
     for name in ("transformer", "none", "shared"):
         predictor = load_predictor(runs / name, device="cpu")
         one, many = predictor("kan lon"), predictor(["kan lon", "mir"])
-        assert set(one) == {"id", "text", "score", "truncated"}
+        assert set(one) == {"id", "text", "score", "at_limit", "truncated"}
         assert [row["text"] for row in many] == [one["text"], predictor({"source": "mir"})["text"]]
         assert predictor([{"source": "mir", "id": "x"}])[0]["id"] == "x"
         assert predictor([]) == []
@@ -200,6 +200,40 @@ def test_predictor_writes_texts_from_python(runs: Path) -> None:
         vectors = load_embedder(runs / name, device="cpu")(["kan lon", "mir"])
         assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
         assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
+
+
+def test_texts_that_end_at_the_largest_length_are_marked_and_counted(
+    runs: Path, data: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """On every road: with room for one more token, texts that were not cut are the same."""
+    sources = [line.split("\t")[0] for line in (data / "train.tsv").read_text().splitlines()[1:]]
+    (tmp_path / "in.txt").write_text("".join(f"{source}\n" for source in sources))
+    rows, printed = dict[int, list[dict[str, Any]]](), dict[int, str]()
+    changes: dict[str, Any] = {"task.generation.num_beams": 1, "task.generation.sample": True}
+    for length in (3, 4):
+        changes["task.generation.max_target_length"] = length
+        more = [f"{name}={str(value).lower()}" for name, value in changes.items()]
+        capsys.readouterr()
+        arguments = [f"input={tmp_path / 'in.txt'}", f"output={tmp_path / str(length)}.jsonl", "device=cpu"]
+        assert run(["predict", f"model_dir={runs / 'transformer'}", *arguments, *more]) == 0
+        rows[length], printed[length] = rows_of(tmp_path / f"{length}.jsonl"), capsys.readouterr().err
+    was_cut = [row["at_limit"] for row in rows[3]]
+    assert 0 < sum(row["at_limit"] for row in rows[4]) < sum(was_cut) < len(was_cut)
+    for short, longer in zip(rows[3], rows[4], strict=True):
+        assert (short["at_limit"], longer["at_limit"]) != (False, True)
+        assert short["at_limit"] or short["text"] == longer["text"]
+    count = f"{sum(was_cut)} of 37 texts were cut at task.generation.max_target_length=3, before the model ended them; raise it"
+    assert f"warning: {count}\n" in printed[3]
+    changes["task.generation.max_target_length"] = 3
+    with pytest.warns(UserWarning, match=count):
+        assert load_predictor(runs / "transformer", device="cpu", **changes)(sources) == rows[3]
+    model = served(runs, *(f"{name}={value}" for name, value in changes.items()))["transformer"]
+    (answered,) = model.predict_requests([sources], 10**6).results
+    assert [row["at_limit"] for row in answered] == was_cut
+    capsys.readouterr()
+    files = [f"data_dir={data}", "split=train", "device=cpu", *(f"{name}={value}" for name, value in changes.items())]
+    assert run(["evaluate", f"model_dir={runs / 'transformer'}", *files]) == 0
+    assert f"warning: {count}\n" in capsys.readouterr().err
 
 
 def test_exported_directory_writes_same_texts(runs: Path, data: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -708,3 +709,20 @@ def test_texts_without_a_mask_are_counted(make: Make, tmp_path: Path, capsys: Ca
     )
     predict(make("masked_lm"), tmp_path / "in.txt", "kan [MASK]\n", "top_k=1")
     assert "without a mask" not in capsys.readouterr().err
+
+
+def test_python_warns_of_the_inputs_as_the_command_does(make: Make) -> None:
+    """Once for texts that come one by one, as a loop gives them."""
+    for head, text, warning in (
+        ("masked_lm", "kan lon", "1 of 2 texts without a mask: this model predicts the words that masks stand for"),
+        ("sequence", "kan " * 60, r"1 of 2 examples were truncated by task\.max_seq_length=41; raise it"),
+    ):
+        predictor = load_predictor(make(head), device="cpu")
+        with pytest.warns(UserWarning, match=warning) as caught:
+            rows = predictor([text, "kan [MASK]"])
+        assert (len(rows), len(caught)) == (2, 1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                predictor(text)
+        assert len(caught) == 1

@@ -243,11 +243,11 @@ def test_predictions_and_their_files() -> None:
     actual = [[([6, 4, 10], -0.5), ([6], -0.75)], [([], -1.0)]]  # "b [MASK] ." and "b"; an empty one
     one = single.predictions(examples, features, actual, TOKENIZER)
     assert one == [GenerationPrediction("p", "b.", -0.5), GenerationPrediction("q", "", -1.0)]
-    assert single.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5}
+    assert single.row(examples[0], one[0]) == {"id": "p", "text": "b.", "score": -0.5, "at_limit": False}
     (lines,) = single.eval_files(examples, one).values()
     assert [json.loads(line) for line in lines] == [
-        {"id": "p", "text": "b.", "score": -0.5, "reference": "B."},
-        {"id": "q", "text": "", "score": -1.0, "reference": None},
+        {"id": "p", "text": "b.", "score": -0.5, "at_limit": False, "reference": "B."},
+        {"id": "q", "text": "", "score": -1.0, "at_limit": False, "reference": None},
     ]
     several = GenerationTask(task("generation.num_candidates=2")).predictions(examples, features, actual, TOKENIZER)
     assert several[0].candidates == (GeneratedText("b.", -0.5), GeneratedText("b", -0.75))

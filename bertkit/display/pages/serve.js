@@ -297,8 +297,12 @@
     const values = complete(), tool = state.tool;
     if (values) during("waiting for the reply …", async (signal) => {
       const reply = JSON.parse(await post(tool.path, tool.body(values), signal)), { summary, nodes } = tool.show(reply, values);
-      const note = reply.predictions?.[0].truncated ? [soft("The model did not read the end of the text, which is too long for it.")] : [];
-      $("found").replaceChildren(...nodes, ...note);
+      const { truncated, at_limit } = reply.predictions?.[0] ?? {};
+      const notes = [
+        ...(truncated ? [soft("The model did not read the end of the text, which is too long for it.")] : []),
+        ...(at_limit ? [soft("The text ends at the largest length, not where the model would end it.")] : []),
+      ];
+      $("found").replaceChildren(...nodes, ...notes);
       $("attention").replaceChildren();
       $("reply").textContent = JSON.stringify(reply, null, 1);
       $("raw").hidden = false;
