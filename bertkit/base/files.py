@@ -175,9 +175,16 @@ def remove_leftovers(directory: Path, names: str) -> None:
 
 @contextlib.contextmanager
 def folder_for(directory: Path) -> Iterator[None]:
-    """Make a directory and its parents; after an error, remove those that are new and empty."""
+    """Make a directory and its parents; after an error, remove those that are new and empty.
+
+    Raises InputError where nobody may make one, as in /proc, whatever its permissions say.
+    """
     made = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
-    directory.mkdir(parents=True, exist_ok=True)
+    wrong = (
+        f"{directory}: no folder can be made in {made[-1].absolute().parent if made else directory}; choose another one"
+    )
+    with refusing((FileNotFoundError, PermissionError), lambda _: wrong):
+        directory.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:

@@ -1,6 +1,7 @@
 """Places where nothing can be written, signals before a command has begun, and marks that editors put into files."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,3 +72,21 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path, tokenizer: Token
     assert load_tokenizer(folder)(["Kan lon"]) == right
     (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + "".join(f"{token}\n" for token in tokenizer.vocab).encode())
     assert load_tokenizer(tmp_path / "vocab.txt").vocab == tokenizer.vocab
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="it is a folder in which nobody may make another")
+def test_a_folder_that_cannot_be_made_is_named_with_its_place(start: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """For root, who may write everywhere, the error was "/proc/x: No such file or directory"."""
+    (tmp_path / "text.txt").write_text("kan lon.\n")
+    commands = (
+        ["prepare", f"corpus.path={tmp_path / 'text.txt'}", f"tokenizer.path={start}", "output_dir=/proc/x/y"],
+        ["export", f"model_dir={start}", "head=encoder", "output_dir=/proc/x/y"],
+        ["embed", f"model_dir={start}", f"input={tmp_path / 'text.txt'}", "output=/proc/x/y.npy"],
+    )
+    for words in commands:
+        code, lines = run(words), capsys.readouterr().err.splitlines()
+        assert (code, len(lines)) == (2, 1) or words[0] == "prepare", lines
+        pattern = (
+            r"error: (/proc/x.*: no folder can be made in /proc|.*: /proc is not writable); choose another (one|folder)"
+        )
+        assert re.fullmatch(pattern, lines[-1]), lines
