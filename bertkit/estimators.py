@@ -222,7 +222,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 def _labels(y: ArrayLike) -> NDArray[np.generic]:
     """Give the labels as an array; refuse what cannot be labels."""
     labels = np.array(y, dtype=object)
-    if num_missing := sum(label is None or label != label for label in labels.ravel()):
+    if num_missing := sum(is_missing(label) for label in labels.ravel()):
         raise InputValueError(f"y: {num_missing:,} of {labels.size:,} labels are None or NaN; leave these rows out")
     labels = np.array(labels.tolist())
     classes = np.unique(labels)

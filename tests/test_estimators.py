@@ -177,6 +177,7 @@ REFUSED = [
     (["kan", "mir", "min"], ["a", "b", NAN], "^y: 1 of 3 labels are None or NaN"),
     (["kan", "mir", "min"], ["a", None, None], "^y: 2 of 3 labels are None or NaN"),
     (["kan", "mir", "min"], pandas.Series(["a", "b", None]), "^y: 1 of 3 labels are None or NaN"),
+    (["kan", "mir", "min"], pandas.Series([1, 0, None], dtype="Int64"), "^y: 1 of 3 labels are None or NaN"),
     (["kan", "mir"], [0.5, 1.5], "Unknown label type: continuous"),
     (["kan", "mir"], [(1, 2), (3, 4)], "y should be a 1d array"),
     (["kan", "mir"], ["a", "a "], "^y: the label 'a ' "),
