@@ -296,9 +296,9 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         self, examples: Sequence[SequenceExample[LabelT]], predictions: Sequence[SequencePrediction[LabelT]]
     ) -> Review:
         """Return what the report shows of the labels."""
-        cases = []
+        cases, has_pairs = [], any(example.text_pair is not None for example in examples)
         for example, p in zip(examples, predictions, strict=True):
-            texts = {"text": example.text} | ({} if example.text_pair is None else {"second text": example.text_pair})
+            texts = {"text": example.text} | ({"second text": example.text_pair or ""} if has_pairs else {})
             cases.append(review.Case(example.id, texts, example.label, p.label, p.probabilities.get(str(p.label), 0.0)))
         return self.review_of(cases, predictions)
 

@@ -46,6 +46,16 @@ def test_scores_by_label_and_entity_are_those_of_scikit_learn_and_seqeval() -> N
         assert list(scores.values()) == pytest.approx(theirs)
 
 
+def test_single_texts_and_pairs_have_the_same_columns() -> None:
+    examples = [SequenceExample("p", "a", "b", "x"), SequenceExample("q", "c", None, "x")]
+    predictions = [SequencePrediction(own.id, "y", {"x": 0.1, "y": 0.9}) for own in examples]
+    for order in (1, -1):
+        actual = task_of(task_config("sequence"), ("x", "y")).review(examples[::order], predictions[::order])
+        shown = actual["mistakes"]
+        assert shown["columns"][:3] == ["id", "text", "second text"]
+        assert sorted(row[:3] for row in shown["rows"]) == [["p", "a", "b"], ["q", "c", ""]]
+
+
 def test_many_labels_are_put_together() -> None:
     labels = [f"l{n}" for n in range(20)]
     actual = confusion({(label, label): 30 - n for n, label in enumerate(labels)}, labels)
