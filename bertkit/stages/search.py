@@ -9,7 +9,7 @@ from bertkit.apps.retrieval.judging import PassageFormat
 from bertkit.apps.retrieval.rankings import Rankings, answer_of, open_searcher, warn_of_cut
 from bertkit.apps.retrieval.readable import readable
 from bertkit.base import plugins
-from bertkit.base.errors import counted, say
+from bertkit.base.errors import counted, say, warn
 from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import refuse
 from bertkit.run.outputs import check_outputs, opened_output
@@ -53,6 +53,9 @@ def run(settings: SearchSettings, inputs: object = None) -> None:
         for ranking in rankings.each(is_silent=not to_file):
             writer.put(ranking)
     warn_of_cut(searcher)
+    if output_format.one_order and (shared := searcher.library.shared_ids()):
+        several = f"{counted(len(shared), 'id')} {'is' if len(shared) == 1 else 'are each'} of several documents"
+        warn(f"{several}, such as {shared[0]!r:.80}: {output_format.one_order} counts these as one")
     if rankings.metrics.num_labelled:
         metrics = json.dumps(rankings.metrics.summary(), indent=2)
         say(*metrics.split("\n"), file=sys.stdout if to_file else sys.stderr)

@@ -243,6 +243,25 @@ def test_a_trec_run_lists_each_document_once_by_its_best_passage(tmp_path: Path,
     assert [*dict.fromkeys(numbers)] == ["1", "2"]
 
 
+def test_documents_with_the_same_id_are_counted_for_a_trec_run(tmp_path: Path, capsys: Capsys) -> None:
+    """Each id is one document there, with the score of the best of them."""
+    for name, texts in (("one", ["kan lon.", "mir son."]), ("two", ["kan kan ted.", "run ran."])):
+        records = [{"id": number, "text": text} for number, text in enumerate(texts)] + [{"text": f"without {name}"}]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "questions.jsonl").write_text('{"id": "q", "question": "kan"}\n')
+    output = tmp_path / "run.trec"
+    line = "warning: 2 ids are each of several documents, such as '0': a TREC run counts these as one"
+    for files, is_warned in ((["one"], False), (["one", "two"], True)):
+        paths, library = ",".join(f"'{tmp_path / name}.jsonl'" for name in files), tmp_path / f"{len(files)}.db"
+        assert run(["index", f"corpus.path=[{paths}]", f"output={library}"]) == 0
+        capsys.readouterr()
+        arguments = [f"input={tmp_path / 'questions.jsonl'}", "overwrite=true"]
+        assert search(f"index={library}", *arguments, f"output={output}") == 0
+        assert (line in capsys.readouterr().err.splitlines()) == is_warned
+        assert search(f"index={library}", *arguments, f"output={output.with_suffix('.jsonl')}") == 0
+        assert line not in capsys.readouterr().err
+
+
 def test_a_glossary_widens_a_question(tmp_path: Path, capsys: Capsys) -> None:
     text, glossary = tmp_path / "a.txt", tmp_path / "glossary.tsv"
     text.write_text("Der Hund schläft.\n\nDie Katze frisst.\n")

@@ -169,6 +169,11 @@ class Library:
             telling = [word for word in words if self._bm25.num_with(word) <= self.num_passages / 2]
         return self._marker.marks(texts, telling or words)
 
+    def shared_ids(self) -> list[str]:
+        """Return the ids, of the column _id or id, that several documents have."""
+        with using(self._connection, self.path, library_file.READ_SECONDS):
+            return [str(name) for (name,) in self._connection.execute(_SHARED_IDS)]
+
     def _find_fitting(self, where: tuple[str, ...]) -> NDArray[np.bool_]:
         """Return for each passage, in the order of the ids, whether its document has these columns.
 
@@ -219,8 +224,10 @@ class Library:
 
 _FIRST_AND_LAST = "SELECT min(path), max(path) FROM files"  # what these share, all share
 _TYPES = (int, str, str, str, int, int, int, int, str, int, str)  # of the columns below
-_FIND = """SELECT p.id, p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
-    coalesce(json_extract(d.columns, '$._id'), json_extract(d.columns, '$.id'), '')
+_NAME = "coalesce(json_extract(columns, '$._id'), json_extract(columns, '$.id'), '')"
+_SHARED_IDS = f"SELECT {_NAME} name FROM documents WHERE name <> '' GROUP BY CAST(name AS TEXT) HAVING count(*) > 1"
+_FIND = f"""SELECT p.id, p.text, d.title, d.unit, p.start, p.end, p.first, p.last, coalesce(f.path, ''), coalesce(l.number, 0),
+    {_NAME}
 FROM json_each(?) JOIN passages p ON p.id = json_each.value JOIN documents d ON d.id = p.document
 LEFT JOIN places l ON l.document = d.id AND l.file = (
     SELECT files.id FROM places JOIN files ON files.id = places.file WHERE places.document = d.id ORDER BY path LIMIT 1)
