@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError, user_name
+from bertkit.base.errors import InputError, counted, user_name
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
-from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import spelled
 from bertkit.tasks.reading.near_duplicates import Content
 from bertkit.tasks.reading.reading import Reading, optional_value, required_text, required_value
@@ -156,6 +156,7 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             raise InputError(f"task.long_texts={config.long_texts}: {where}, which are cut; leave it out")
         way_out = f"leave it out, or set {user_name('task.columns.text_pair')}=null"
         label_of, skipped = self.label_reader(reading, field), {*map(spelled, config.skip_labels)}
+        singles = CountedRows()
 
         def second_text(row: Cells, where: str) -> str | None:
             # null is no second text, as in a pipeline of `transformers`; where each row has one, it is empty, as in a CSV file
@@ -184,10 +185,12 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             if not config.takes_pairs:
                 refuse(second and f"{where}: {pair}: a second text, but this model takes single texts; {way_out}")
                 second = None
+            elif pair is not None and second is None:
+                singles.add(where)
             reading.note_empty(where, first, second)
             return SequenceExample(ids.take(optional_value(row, ids.field), where, line), first, second, label)
 
-        return reading.each(example)
+        return _counted(reading, reading.each(example), singles)
 
     def features(self, examples: Sequence[SequenceExample[LabelT]], tokenizer: Tokenizer) -> list[Feature]:
         """Turn each example into a feature; long texts are truncated as in `truncated_lengths`.
@@ -301,6 +304,19 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
             texts = {"text": example.text} | ({"second text": example.text_pair or ""} if has_pairs else {})
             cases.append(review.Case(example.id, texts, example.label, p.label, p.probabilities.get(str(p.label), 0.0)))
         return self.review_of(cases, predictions)
+
+
+def _counted(
+    reading: Reading, examples: Iterator[SequenceExample[LabelT]], singles: CountedRows
+) -> Iterator[SequenceExample[LabelT]]:
+    """Yield examples; warn at the end if some rows of a file have a second text, and others, `singles`, null."""
+    num_pairs = 0
+    for example in examples:
+        num_pairs += example.text_pair is not None
+        yield example
+    if num_pairs and singles.num_rows:
+        few = f"{counted(singles.num_rows, 'row')} with null as a second text, the first at {singles.first}"
+        reading.file_warnings.append(f"{few}, beside {counted(num_pairs, 'pair')}: they are single texts")
 
 
 def _vectors_of(examples: Sequence[SequenceExample[LabelT]], embed: Embed) -> NDArray[np.float32]:

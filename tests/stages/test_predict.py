@@ -196,6 +196,8 @@ def test_null_is_no_second_text_wherever_rows_are_read(make: Make, start: Path, 
     for name, pairs in (("mixed", ["mir", None]), ("pairs", ["mir", "kan"]), ("single", [None, None])):
         trained = [row | {"text_pair": pairs[n % 2]} for n, row in enumerate(rows)]
         run_dir = finetune(task="sequence", train=trained, output_dir=tmp_path / name, **more).model_dir
+        line = "warning: 30 rows with null as a second text, the first at train: row 2, beside 30 pairs: they are single texts"
+        assert (line in capsys.readouterr().out.splitlines()) == (name == "mixed")
         predictor = load_predictor(run_dir, device="cpu")
         if name == "pairs":
             with pytest.raises(InputError, match="no column 'text_pair'"):
