@@ -95,3 +95,15 @@ def test_conditions_from_the_command_line_and_from_python(library: Path, capsys:
     refused(run([*arguments, "where=lang"]), "where=lang: expected a column and its value", capsys)
     line = "where=long=: no document has this column; they have: 'is new', 'lang', 'year'"
     refused(run([*arguments, "where=long=x"]), line, capsys)
+
+
+def test_whole_numbers_with_a_decimal_point_are_the_same(tmp_path: Path) -> None:
+    """A column of whole numbers with a gap is written so by pandas; an id is the one of the judgements."""
+    values: list[object] = [2020, 2020.0, "2020", 2020.5, 1e300, None]
+    records = [{"text": "kan lon", "id": float(n), "year": value} for n, value in enumerate(values, 1)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    library = tmp_path / "library.db"
+    assert run(["index", f"corpus.path={tmp_path / 'a.jsonl'}", f"output={library}"]) == 0
+    for value, documents in (("2020", ["1", "2", "3"]), ("2020.5", ["4"]), ("1e+300", ["5"])):
+        hits = Library(library).find("kan", 9, where=[f"year={value}"])
+        assert sorted(hit.document for hit in hits) == documents

@@ -12,6 +12,7 @@ from bertkit.data.texts.sources import split_sentences
 
 Document = list[str]
 LONGEST_COLUMN = 200  # in characters; the longer columns of a record are not kept
+LARGEST_EXACT = 2**53  # of the whole numbers that a float holds
 NO_COLUMNS: Mapping[str, str] = {}
 
 
@@ -54,10 +55,12 @@ def documents_of_records(
 
 
 def _short(value: object) -> str:
-    """Return a short text unchanged, and a number or a truth value as in JSON; "" for other values."""
+    """Return a short text unchanged, and a number or a truth value as in JSON, 3 for 3.0; "" for other values."""
     match value:
         case str() if len(value) <= LONGEST_COLUMN:
             return value
+        case float() if value.is_integer() and abs(value) < LARGEST_EXACT:  # so pandas writes whole numbers beside gaps
+            return str(int(value))
         case bool() | int() | float():
             return json.dumps(value)
     return ""
