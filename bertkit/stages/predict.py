@@ -20,7 +20,7 @@ from bertkit.inference.predictor import Remarks, open_predictor
 from bertkit.inference.task_model import Predictor
 from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_output, partial_output
 from bertkit.settings.predict import PredictSettings
-from bertkit.tasks.reading.cells import Cells
+from bertkit.tasks.reading.cells import Cells, id_text
 from bertkit.tasks.reading.readers import Inputs
 from bertkit.tasks.reading.writers import PredictionFormat
 from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
@@ -142,7 +142,7 @@ def _is_copy(given: object, own: Any) -> bool:
     if is_missing(given):
         return not own  # of an id a row has the number instead
     if isinstance(own, str):
-        return str(given) == own
+        return id_text(given) == own
     if isinstance(given, str):
         return all(word in given for word in own)
     return isinstance(given, (list, tuple)) and [*given] == [*own]

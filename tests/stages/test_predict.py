@@ -728,3 +728,14 @@ def test_python_warns_of_the_inputs_as_the_command_does(make: Make) -> None:
             for _ in range(3):
                 predictor(text)
         assert len(caught) == 1
+
+
+def test_an_id_is_a_whole_number_whether_it_has_a_decimal_point_or_not(make: Make, tmp_path: Path) -> None:
+    """A column of whole numbers with a gap is written so by pandas; predictions are joined to rows by their ids."""
+    rows = [{"id": own, "text": "kan lon"} for own in (7.0, 8, None, 2.5, "3.0")]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    for more in ([], ["carry_input=true"]):
+        written = predict(make("sequence"), tmp_path / "in.jsonl", content, *more)
+        assert "input_id" not in written[0]
+        assert [str(row["id"]) for row in written] == [*(["7.0"] if more else ["7"]), "8", "2", "2.5", "3.0"]
+    assert [row["id"] for row in load_predictor(make("sequence"), device="cpu")(rows)] == ["7", "8", "2", "2.5", "3.0"]

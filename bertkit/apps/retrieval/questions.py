@@ -106,7 +106,7 @@ def _question(row: Mapping[str, Any], field: str, where: str, number: int) -> Qu
         raise InputError(f"{where}: field 'answers' is not a text, a list of texts, or SQuAD's answers; correct it")
     named = None if passage in (None, "") else spelled(passage)
     own_id, right = row.get("id"), () if is_impossible(row, where) else kept
-    return Question(str(number if own_id in (None, "") else own_id), str(text), right, context or None, named)
+    return Question(id_text(number if own_id in (None, "") else own_id), str(text), right, context or None, named)
 
 
 def _texts_in(answers: object) -> list[object]:

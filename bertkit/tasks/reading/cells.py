@@ -14,6 +14,11 @@ Numbered = TypeVar("Numbered")
 BLANK: Final = object()  # stands for a blank line among the records of JSON lines
 
 
+def id_text(value: object) -> str:
+    """Return an id as text: 7 also for 7.0, as pandas writes whole numbers beside gaps."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def wrong_number(cells: Sequence[str], expected: int, names: str = "") -> str:
     """Return the message about a row with too few or too many cells; `names` lists the columns."""
     return f"too {'many' if len(cells) > expected else 'few'} cells ({len(cells)}, expected {expected}{names})"

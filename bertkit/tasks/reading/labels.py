@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bertkit.base.errors import InputError, is_missing, named, user_name
 from bertkit.base.text_files import control_character
-from bertkit.tasks.reading.cells import CountedRows
+from bertkit.tasks.reading.cells import CountedRows, id_text
 from bertkit.tasks.task_config import TaskConfig
 
 Label = str | int | float
@@ -50,7 +50,7 @@ class Ids:
         if is_missing(value) or (self.is_input and value == ""):
             by_line = self.is_input and self.is_unique and self.field is not None
             return f"line {line}" if by_line else str(self.num_rows - 1)
-        name = str(value)
+        name = id_text(value)
         if self.is_input and not self.is_unique:
             if name in self.of_input:
                 self.again.add(f"{name!r:.80} at {where}")
