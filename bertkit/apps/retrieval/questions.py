@@ -12,7 +12,7 @@ from bertkit.base.blocks import ending_of
 from bertkit.base.errors import InputError, named, not_text, warn
 from bertkit.base.text_files import is_blank, opened_input, unpacked, unpacking
 from bertkit.base.typed_settings import build, read_conf, refuse
-from bertkit.tasks.reading.cells import FilledRows
+from bertkit.tasks.reading.cells import FilledRows, id_text
 from bertkit.tasks.reading.formats import beginning, json_format
 from bertkit.tasks.reading.labels import is_impossible, items_in, spelled
 from bertkit.tasks.reading.readers import input_table
