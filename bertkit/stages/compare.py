@@ -130,7 +130,8 @@ def _describe(labels: Sequence[str], divergence: Divergence) -> list[str]:
         return [f"{first} and {second} have no logged step in common; set the same log.every_steps for both"]
     if divergence.step is None:
         line = f"{first} and {second} are identical at all {divergence.num_shared:,} steps that both log"
-        return [f"{line}, though {', '.join(cause.key for cause in causes)} differ" if causes else line]
+        differ = "differs" if len(causes) == 1 else "differ"
+        return [f"{line}, though {', '.join(cause.key for cause in causes)} {differ}" if causes else line]
     before, values = divergence.step_before, divergence.values
     same = "" if before is None else f"; at step {before:,}, the logged step before, they are still identical"
     shown = [

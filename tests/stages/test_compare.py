@@ -94,6 +94,10 @@ def test_the_same_run_twice_and_three_runs(make: Make, tmp_path: Path, capsys: C
     text = compared(capsys, tmp_path, first, second)
     assert "are identical at all 3 steps that both log\n" in text
     assert "| checkpoint.keep_last | 3 | 1 |" in text
+    manifest = json.loads((shutil.copytree(first, tmp_path / "copy") / "manifest.json").read_text())
+    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(manifest | {"git_revision": "another"}))
+    text = compared(capsys, tmp_path, first, tmp_path / "copy")
+    assert "are identical at all 3 steps that both log, though git_revision differs\n" in text
     (tmp_path / "other").mkdir()
     text = compared(capsys, tmp_path, first, second, third, tmp_path / "other")
     assert " diverge at " not in text
