@@ -318,3 +318,15 @@ def test_attentions_grow_as_they_should(prepared_dir: Path, tmp_path: Path) -> N
     for each in sparse:
         assert max(each["seconds_exponent"], each["megabytes_exponent"]) < 1.15, each["option"]
         assert each["points"][-1]["seconds"] < full["points"][-1]["seconds"]
+
+
+def test_the_processor_clock_counts_the_processes_that_a_system_starts() -> None:
+    """As `prepare` and the workers of `map`: without them a system that leaves its work to a child seems to need no time."""
+    script = (
+        "import subprocess, sys, rounds; work = lambda number: subprocess.run([sys.executable, '-c', 'sum(range(10**7))'], check=True) and 1.0\n"
+        "print(rounds.one_round(rounds.Ready(lambda: 0, work), 0, counts_processor=True).seconds)"
+    )
+    folder = str(Path(__file__).resolve().parents[1] / "recipes" / "how_fast")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert float(done.stdout) > 0.05
