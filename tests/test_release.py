@@ -22,6 +22,7 @@ import pytest
 from browser import chromium
 from conftest import make_text, write_text
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import bertkit
@@ -116,6 +117,18 @@ def test_every_package_is_pinned() -> None:
                 needed += [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
     assert len(results) > 60
     assert {name for name, _ in results} - pinned == {"bertkit"}
+
+
+def test_the_pinned_packages_take_the_oldest_python_that_is_promised() -> None:
+    """As Debian 12's 3.11.2, for which a package with >=3.11.5 made the whole install fail."""
+    oldest = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    (first,) = (specifier.version for specifier in oldest if specifier.operator == ">=")
+    wanted = {
+        each.metadata["Name"]: each.metadata.get("Requires-Python") for each in importlib.metadata.distributions()
+    }
+    assert {
+        name: python for name, python in wanted.items() if python and f"{first}.0" not in SpecifierSet(python)
+    } == {}
 
 
 def _is_installed(name: str) -> bool:
