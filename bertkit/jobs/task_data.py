@@ -39,7 +39,7 @@ class Coverage:
         self._special, self._unknown = {facts.cls, facts.sep}, {facts.unk}
         self.num_features, self.has_pairs, self.has_singles = 0, False, False
         self.num_truncated = 0  # examples with a part that is in no feature
-        self.num_targets = 0  # those of them whose target is truncated
+        self.num_targets = 0  # examples with a truncated target
         self.num_tokens = self.num_unknown = 0  # of all features, without special tokens
         self.unknown: list[int] = []  # the numbers of examples in which the first or second text has only [UNK] tokens
 

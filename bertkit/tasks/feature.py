@@ -32,7 +32,7 @@ class Feature:
     target_ids: list[int] | None = None  # generation: the token ids of the target text
     num_first: int | None = None  # tokens before the second text, which may have the same token type; None without one
     num_cut: int = 0  # pieces (tokens) of the example that were truncated and are in no other feature
-    num_target_cut: int = 0  # those of the target among them
+    num_target_cut: int = 0  # of these tokens, those of the target
 
     @property
     def segments(self) -> list[int]:

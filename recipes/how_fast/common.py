@@ -46,7 +46,7 @@ ROUNDS: Options = {
     "--num-threads": {"type": int, "default": 1, "help": "threads per system"},
     "--clock": {
         "default": "wall", "choices": ["wall", "processor"],
-        "help": "processor: the processor time of a system's process, for one thread on a busy machine",
+        "help": "processor: the processor time of a system's process and of those that it starts, for one thread on a busy machine",
     },
     "--output": {"type": new_file, "help": "a JSON file for the figures"},
 }  # fmt: skip

@@ -166,7 +166,7 @@ class CausalFirst(bertkit.Objective):
 
 @bertkit.objective("hard_masks")
 class HardMasks(bertkit.Objective):
-    """Masked LM of a share of the drawn masks, those of tokens which the model gets wrong preferred (Edman et al. 2025, AMLM).
+    """Masked LM that keeps a share of the drawn masks, and prefers tokens that the model often gets wrong, as in AMLM (Edman and Fraser 2025).
 
     A token is kept in proportion to the share of its last predictions that were wrong, in all sentences together, but to at least `least`.
     """
@@ -209,7 +209,7 @@ class HardMasks(bertkit.Objective):
 
     @torch.no_grad()
     def note(self, labels, are_wrong):
-        """Move the rate of every token to that of its predictions, one by one."""
+        """Update the error rate of every predicted token: an exponential mean over its predictions."""
         size = len(self.table.errors)
         seen = labels.bincount(minlength=size)
         wrong = labels.bincount(are_wrong.float(), minlength=size) / seen.clamp(min=1)
