@@ -194,6 +194,8 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("finetune --keep-last 9", "unknown option --keep-last; here it is checkpoint.keep_last=9"),
     ("pretrain masking.rate=0.2", "'masking.rate'; masking has only 'kind', 'probability', 'mask_prob', 'random_prob'"),
     ("finetune task=mrpc masking_rate=0.2", "pass masking.probability=0.2 to bertkit pretrain, whose output_dir is model_dir= here"),
+    ("embed output_dir=x.txt model_dir=x input=y", "output=x.txt: expected a name that ends in .npy"),
+    ("prepare input=no.txt output_dir=x", "corpus.path=no.txt: no such file"),
     ("pretrain data_dir=x lr=3 optimizer.peak_learning_rate=4", "set optimizer.peak_learning_rate= once"),
     ("eval model_dir=x", "unknown command 'eval'; here it is bertkit evaluate; see"),
     ("tokenize x", "unknown command 'tokenize'; here it is bertkit prepare; see"),
