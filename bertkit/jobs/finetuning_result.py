@@ -12,6 +12,7 @@ from bertkit.display import console
 from bertkit.display.console import duration
 from bertkit.display.page import metric_name
 from bertkit.interop.exports.card import CardFacts, finetuning_facts
+from bertkit.interop.hugging_face import generation_json
 from bertkit.jobs.task_data import MIN_UNKNOWN, TaskData
 from bertkit.model.heads import num_parameters
 from bertkit.run.state import TrainingState
@@ -96,7 +97,7 @@ def results_of(
     return Results(
         facts,
         result | eval_json_parts(review),
-        files=task.eval_files(examples, predictions),
+        files={**task.eval_files(examples, predictions), **_search_file(settings, state)},
         line=f"dev: {console.scores_line(scores, baseline.scores, task.config.best_metric, ranges)} (step {best.step}, the best by {best.chosen_by})",
         review={
             **review,
@@ -110,6 +111,15 @@ def results_of(
             "num_examples": len(examples),
         },
     )
+
+
+def _search_file(settings: FinetuneSettings, state: TrainingState) -> dict[str, list[str]]:
+    """Return the file by which `transformers` searches for texts as the run does; none for a model that writes no texts."""
+    search, config = settings.task.generation, state.bare_model.config
+    if search is None or config.decoder is None:
+        return {}
+    content = generation_json.search_json(to_mapping(search), config.decoder, config.pad_token_id)
+    return {f"model/{generation_json.FILE}": [content]}
 
 
 def _facts_of_task(

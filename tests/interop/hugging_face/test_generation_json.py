@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_texts_without_a_length_have_as_many_tokens_as_in_transformers(
 @pytest.mark.parametrize(
     "sample", [{}, {"sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "num_candidates": 5}]
 )
-def test_an_export_of_a_run_writes_its_search(sample: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_and_its_export_write_its_search(sample: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     given = {"num_beams": 3, "max_target_length": 7, "length_penalty": -1.0, "num_candidates": 2} | sample
     rows = [{"source": text, "target": text[::-1]} for text in TEXTS if text]
@@ -123,15 +124,17 @@ def test_an_export_of_a_run_writes_its_search(sample: dict[str, Any], tmp_path: 
         **{"task.metrics": ["exact_match_text"], "task.best_metric": "exact", "task.max_seq_length": 20},
     )  # fmt: skip
     export(model_dir=run, output_dir=tmp_path / "exported")
+    shutil.copytree(run.model_dir, tmp_path / "copied")  # without the settings of the run
     written = {"num_beams": 1, "sample": True} if sample else {"sample": False}
     expected = {name: value for name, value in given.items() if not sample or name != "length_penalty"} | written
-    assert search_of(tmp_path / "exported", has_decoder=True) == expected
-    torch.manual_seed(0)
-    texts = theirs(tmp_path / "exported")
-    assert len(texts) == len(TEXTS) * given["num_candidates"]
-    if not sample:
-        predicted = load_predictor(run, device="cpu")(TEXTS)
-        assert [each["text"] for row in predicted for each in row["candidates"]] == texts
+    for folder in (tmp_path / "exported", tmp_path / "copied"):
+        assert search_of(folder, has_decoder=True) == expected
+        torch.manual_seed(0)
+        texts = theirs(folder)
+        assert len(texts) == len(TEXTS) * given["num_candidates"]
+        for place in () if sample else (run, folder):
+            predicted = load_predictor(place, device="cpu")(TEXTS)
+            assert [each["text"] for row in predicted for each in row["candidates"]] == texts
 
 
 def test_an_export_keeps_the_search_as_it_is(tmp_path: Path) -> None:
