@@ -399,8 +399,13 @@ def test_repeated_ids_of_an_input_are_counted_in_a_warning(
     monkeypatch.setattr(labels, "MOST_IDS", 1)  # further ones take no memory
     predict(make("sequence"), tmp_path / "in.csv", "id,text\n" + "".join(f"{own},kan\n" for own in ids))
     assert "warning: 1 row has the id of an earlier row" in capsys.readouterr().err
-    predict(make("sequence"), tmp_path / "in.csv", "id,text\na,kan\nb,kan\n")
+    predict(make("sequence"), tmp_path / "in.csv", "id,text\na,kan\nb,kan\n,kan\n")
     assert "earlier row" not in capsys.readouterr().err
+    monkeypatch.undo()
+    for content in ("1,kan\n,lon\n2,kan\n", ",lon\n2,kan\n0,kan\n"):  # the number of a row is the id of another
+        rows = predict(make("sequence"), tmp_path / "in.csv", f"id,text\n{content}")
+        assert len({row["id"] for row in rows}) == 2
+        assert "warning: 1 row has the id of an earlier row" in capsys.readouterr().err
     vectors = [f"input={tmp_path / 'in.csv'}", f"output={tmp_path / 'out.npy'}", "device=cpu"]
     for column, second in (("id", "a"), ("doc_id", "b")):
         (tmp_path / "in.csv").write_text(f"{column},text\na,kan\n{second},kan\n")

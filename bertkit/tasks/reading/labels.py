@@ -47,10 +47,13 @@ class Ids:
         """Check and return the id of the next example."""
         self.numbers.append(self.num_rows)
         self.num_rows += 1
-        if is_missing(value) or (self.is_input and value == ""):
-            by_line = self.is_input and self.is_unique and self.field is not None
-            return f"line {line}" if by_line else str(self.num_rows - 1)
         name = id_text(value)
+        if is_missing(value) or (self.is_input and value == ""):
+            name = str(self.num_rows - 1)
+            if self.field is None:
+                return name
+            if self.is_input and self.is_unique:
+                return f"line {line}"
         if self.is_input and not self.is_unique:
             if name in self.of_input:
                 self.again.add(f"{name!r:.80} at {where}")

@@ -334,6 +334,11 @@ def test_ids_are_the_numbers_of_rows_also_where_some_are_skipped(tmp_path: Path)
     )
     with pytest.raises(InputError, match="id '7' is a duplicate, first at"):
         read(tmp_path, "sequence", "train", "columns.id=id")  # whose name the user gave
+    questions = [{"id": own, "question": "q", "context": "a", "answers": []} for own in ("1", None, "2")]
+    write(tmp_path, "dev.jsonl", "\n".join(map(json.dumps, questions)))  # a number of a row that is an id, too
+    source = read(tmp_path, "spans", "dev")
+    assert [example.id for example in source.examples] == ["0", "1", "2"]
+    assert "id '1' is a duplicate" in source.warnings[0]
 
 
 SEPARATED = {  # lines, and the cells of the second row; each file has a comma in its first line
