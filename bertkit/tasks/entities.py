@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, counted
+from bertkit.base.errors import counted, refusing
 from bertkit.data.corpus.tokenizer import SPECIAL_TOKENS, Tokenizer, Word, wordpiece
 from bertkit.tasks.feature import Logits, TaggingFeature
 from bertkit.tasks.reading.cells import Cells, CountedRows
@@ -97,27 +97,25 @@ def tagged_texts(reading: Reading, text: str) -> Iterator[Sentence]:
         if row.get("answer") in ("reject", "ignore"):
             rejected.add(where)
             return None
-        try:
+        with refusing(ValueError, lambda error: f"{where}: field '{field}': {error}"):
             for span in sorted({span_of(item, whole) for item in _items(value)}):
                 own = [number for number, word in enumerate(words) if word.start < span.end and word.end > span.start]
                 _tag(tags, own, span, whole)
                 counts["all"] += 1
                 if words[own[0]].start < span.start or words[own[-1]].end > span.end:
                     widened.add(f"{where}: {whole[span.start : span.end]!r:.40}")
-        except ValueError as error:
-            raise InputError(f"{where}: field '{field}': {error}") from None
         return Sentence(
             optional_value(row, id_field), [whole[w.start : w.end] for w in words], tags, [line] * len(words)
         )
 
     yield from reading.each(sentence)
     name = reading.table.name
-    if widened.num_rows:
-        inside = f"{widened.num_rows:,} of {counts['all']:,} entities begin or end inside a word"
-        reading.file_warnings.append(f"{name}: {inside}, the first at {widened.first}; the whole words are tagged")
-    if rejected.num_rows:
-        how = f"{counted(rejected.num_rows, 'row')} with the answer reject or ignore (Prodigy's)"
-        reading.file_warnings.append(f"{name}: skipped {how}, the first at {rejected.first}")
+    inside = f"{widened.num_rows:,} of {counts['all']:,} entities begin or end inside a word"
+    how = f"{counted(rejected.num_rows, 'row')} with the answer reject or ignore (Prodigy's)"
+    reading.file_warnings += [
+        *widened.warning(f"{name}: {inside}, the first at {widened.first}; the whole words are tagged"),
+        *rejected.warning(f"{name}: skipped {how}, the first at {rejected.first}"),
+    ]
 
 
 def _items(value: object) -> Sequence[object]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.base.errors import InputError, counted, user_name
+from bertkit.base.errors import InputError, counted, refusing, user_name
 from bertkit.base.typed_settings import refuse
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.feature import Feature, Label, Logits, pieces, text_feature
@@ -206,16 +206,19 @@ class SequenceTask(HeadTask[SequenceExample[LabelT], Feature, SequencePrediction
         )
         features = []
         for place, example in enumerate(examples):
-            try:
-                target = None if example.label is None else self.target(example.label)
-            except ValueError as error:
-                raise InputError(f"example {example.id}: {error}") from None
+            target = self._target_of(example)
             room = length - 2 if in_windows else len(first[place]) or 1
             last = max(0, len(first[place]) - room)  # the last window ends with the text
             for start in [*range(0, last, max(1, room // 2)), last]:
                 window = first[place][start : start + room]
                 features.append(text_feature(tokenizer, place, window, second.get(place), target, length))
         return features
+
+    def _target_of(self, example: SequenceExample[LabelT]) -> Label | None:
+        if example.label is None:
+            return None
+        with refusing(ValueError, lambda error: f"example {example.id}: {error}"):
+            return self.target(example.label)
 
     def logits_of(
         self, examples: Sequence[SequenceExample[LabelT]], features: Sequence[Feature], logits: Sequence[Logits]
@@ -314,9 +317,9 @@ def _counted(
     for example in examples:
         num_pairs += example.text_pair is not None
         yield example
-    if num_pairs and singles.num_rows:
+    if num_pairs:
         few = f"{counted(singles.num_rows, 'row')} with null as a second text, the first at {singles.first}"
-        reading.file_warnings.append(f"{few}, beside {counted(num_pairs, 'pair')}: they are single texts")
+        reading.file_warnings += singles.warning(f"{few}, beside {counted(num_pairs, 'pair')}: they are single texts")
 
 
 def _vectors_of(examples: Sequence[SequenceExample[LabelT]], embed: Embed) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bertkit.base import plugins
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.tasks.entities import EntitiesTask, tagged_texts
 from bertkit.tasks.feature import Logits, TaggingFeature
@@ -279,10 +279,8 @@ def _sentences(reading: Reading) -> Iterator[Sentence]:
 
 def _list(value: object, field: str | None, where: str, items_in: Callable[[str], Sequence[str]]) -> Sequence[object]:
     if isinstance(value, str):
-        try:
+        with refusing(ValueError, lambda error: f"{where}: field '{field}': {error}"):
             return items_in(value)
-        except ValueError as error:
-            raise InputError(f"{where}: field '{field}': {error}") from None
     if not isinstance(value, list):
         raise InputError(f"{where}: field '{field}' is {type(value).__name__}, expected a list")
     return value

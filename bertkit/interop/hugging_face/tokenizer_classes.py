@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, in_one_line, refusing
 from bertkit.data.library_calls import check_sizes, library_call
 from bertkit.data.tokenizers.files import BERT, CONFIG, Files
 from bertkit.data.tokenizers.published import Built
@@ -32,16 +32,12 @@ def built_by_class(files: Files) -> Built | None:
             f"{files.path.with_name(CONFIG)}: tokenizer_class={name}: it has no fast form: transformers computes it in Python, for Japanese with the "
             "package fugashi; use transformers, or a model with a tokenizer.json that says the same"
         )
-    try:
-        with library_call(), _quietly():
-            theirs = transformers.AutoTokenizer.from_pretrained(
-                files.path.parent, local_files_only=True, trust_remote_code=False
-            )
-    except Exception as error:  # of every kind
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{files.path.with_name(CONFIG)}: tokenizer_class={name}: transformers cannot build it ({reason:.200})"
-        ) from None
+    wrong = f"{files.path.with_name(CONFIG)}: tokenizer_class={name}: transformers cannot build it"
+    failing = refusing(Exception, lambda error: f"{wrong} ({in_one_line(error):.200})")  # errors of every kind
+    with failing, library_call(), _quietly():
+        theirs = transformers.AutoTokenizer.from_pretrained(
+            files.path.parent, local_files_only=True, trust_remote_code=False
+        )
     names = {role: str(token) for role, token in theirs.special_tokens_map.items() if isinstance(token, str)}
     settings = {
         "model_input_names": [*theirs.model_input_names], "truncation_side": theirs.truncation_side,

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.base.memory import require_memory
 from bertkit.base.tensor_files import is_finite, read_tensors
 from bertkit.interop.hugging_face.architecture import StoredTensors
@@ -39,19 +39,12 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     path.open("rb").close()
     most = MAX_SHARED * path.stat().st_size
     require_memory(str(path), path.stat().st_size, "take a smaller model")
-    try:
+    with refusing(Exception, lambda error: _damaged(path, error)):  # a damaged or malicious file can raise any error
         if zipfile.is_zipfile(path) and sum(entry.file_size for entry in zipfile.ZipFile(path).infolist()) > most:
             raise zipfile.BadZipFile
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or malicious file can raise any error
-        refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
-        reason = f"it needs {refused[1]}" if refused else type(error).__name__
-        raise InputError(
-            f"{path}: damaged, or contains more than weights ({reason}); no code was run: use a copy with tensors only, "
-            "preferably in safetensors"
-        ) from None
     is_good = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta
         for name, tensor in content.items()
@@ -59,6 +52,16 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     if not is_good or sum(tensor.nbytes for tensor in content.values()) > most:
         raise InputError(f"{path}: expected weights by name, each stored in full; save the model's state_dict() to it")
     return dict(content)
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    """Return the message about a file that `torch.load` refuses."""
+    refused = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+)", str(error))
+    reason = f"it needs {refused[1]}" if refused else type(error).__name__
+    return (
+        f"{path}: damaged, or contains more than weights ({reason}); no code was run: use a copy with tensors only, "
+        "preferably in safetensors"
+    )
 
 
 def unfit_values(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -46,6 +46,10 @@ class CountedRows:
         self.num_rows += 1
         self.first = self.first or place
 
+    def warning(self, line: str) -> list[str]:
+        """Return a line about these rows; none if there are none."""
+        return [line] if self.num_rows else []
+
 
 class ShortRows(CountedRows):
     """Rows with too few cells are an error; the other classes count and skip them, or fill them up."""
@@ -54,7 +58,7 @@ class ShortRows(CountedRows):
     def warnings(self) -> list[str]:
         """Warnings about the rows of an input."""
         few = f"{counted(self.num_rows, 'row')} had too few cells, the first at {self.first}"
-        return [f"{few}; the missing cells are treated as empty"] if self.num_rows else []
+        return self.warning(f"{few}; the missing cells are treated as empty")
 
     def fitted(self, name: str, rows: CellRows, num_columns: int, width: int) -> CellRows:
         """Yield the rows of a table with as many cells as it has columns, and those that are an error; drop blank lines at its end.

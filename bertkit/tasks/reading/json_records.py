@@ -15,7 +15,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.base.json_stream import json_values
 from bertkit.base.text_files import is_blank, parse_json
 from bertkit.tasks.reading.cells import BLANK, Lines
@@ -26,11 +26,10 @@ MAX_FAILED_SEARCHES = 100  # for the line of a question's id; each search goes t
 
 def json_lines(name: str, lines: Lines) -> Records:
     """Yield a record for each line, and `BLANK` for a blank one."""
-    for number, line in lines:
-        try:
+    number = 0
+    with refusing(ValueError, lambda error: f"{name}:{number}: not JSON ({error}); expected one object per line"):
+        for number, line in lines:
             yield number, BLANK if is_blank(line) else parse_json(line)
-        except ValueError as error:
-            raise InputError(f"{name}:{number}: not JSON ({error}); expected one object per line") from None
 
 
 def json_records(name: str, blocks: Lines) -> Records:
@@ -122,16 +121,26 @@ def _regions(results: Sequence[object]) -> Iterator[dict[str, object]]:
                 yield {"start": start, "end": end, "label": value.get(kind), "text": value.get("text")}
 
 
-def joined_texts(value: object) -> object:
-    """Join surrogate pairs in all texts of a value; raises ValueError for half of one, which no tokenizer can read."""
+def cells_of(record: object) -> dict[str, object]:
+    """Return the fields of a record, as `with_entities` reads it, with its texts as `joined_texts` does; raises ValueError for what is none."""
+    match with_entities(record):
+        case dict() as row:
+            return {key: joined_texts(value, key) for key, value in row.items()}
+        case other:
+            expected = "expected an object with named fields (a list of them belongs in a .json file)"
+            raise ValueError(f"{type(other).__name__}; {expected}")
+
+
+def joined_texts(value: object, field: str) -> object:
+    """Join surrogate pairs in all texts of a field; raises ValueError for half of one, which no tokenizer can read."""
     match value:
         case str() if not value.isascii():
             try:
                 return value.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                raise ValueError("contains half of a surrogate pair; remove it") from None
+                raise ValueError(f"{field!r:.80} contains half of a surrogate pair; remove it") from None
         case dict():
-            return {key: joined_texts(item) for key, item in value.items()}
+            return {key: joined_texts(item, field) for key, item in value.items()}
         case list():
-            return [joined_texts(item) for item in value]
+            return [joined_texts(item, field) for item in value]
     return value

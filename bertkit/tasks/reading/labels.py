@@ -74,7 +74,7 @@ class Ids:
         have = "row has" if self.again.num_rows == 1 else "rows have"
         few = f"{self.again.num_rows:,} {have} the id of an earlier row, the first {self.again.first}"
         way_out = "give each row its own, or go by the order: predictions have that of the rows"
-        return [f"{few}; {way_out}"] if self.again.num_rows else []
+        return self.again.warning(f"{few}; {way_out}")
 
 
 _WORDS = re.compile(r"[A-ZÄÖÜ]?[a-zäöü]+|[A-ZÄÖÜ]+|\d+")

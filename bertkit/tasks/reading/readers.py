@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bertkit.base.blocks import ending_of
-from bertkit.base.errors import InputError, check_distinct, counted, user_name
+from bertkit.base.errors import InputError, check_distinct, counted, in_one_line, refusing, user_name
 from bertkit.base.files import check_size
 from bertkit.base.hub_ids import is_offline
 from bertkit.base.json_stream import is_inner_text
@@ -122,13 +122,10 @@ class Inputs:
     @property
     def warnings(self) -> list[str]:
         """Warnings about what was read so far."""
-        empty, lines = self.empty, [*self.short_rows.warnings, *([self.note] if self.note else [])]
-        if self.has_ids:
-            lines += filter(None, [*self.ids().warnings, self.id_like.remark])
-        if empty.num_rows:
-            texts = f"{counted(empty.num_rows, 'example')} had an empty text, the first at {empty.first}"
-            lines.append(f"{texts}; ignore their results")
-        return lines
+        of_ids = [*self.ids().warnings, self.id_like.remark] if self.has_ids else []
+        texts = f"{counted(self.empty.num_rows, 'example')} had an empty text, the first at {self.empty.first}"
+        of_texts = self.empty.warning(f"{texts}; ignore their results")
+        return [*filter(None, [*self.short_rows.warnings, self.note, *of_ids, *of_texts])]
 
 
 def open_inputs(
@@ -311,13 +308,10 @@ def _hub_table(task: TaskConfig, split: str) -> InputTable:
 
     hub = task.hub
     where = f"{hub.path}{f'/{hub.name}' if hub.name else ''} of the hub, split {split}"
-    try:
+    ways = "set data_dir= to the task's files, or copy a filled HF_HOME to this machine, or set task.hub.path= to another copy"
+    with refusing(
+        Exception, lambda error: f"task={task.name}: cannot read {where} ({in_one_line(error)[:300]}); {ways}"
+    ):
         rows = datasets.load_dataset(hub.path, hub.name, split=split, revision=hub.revision)
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"task={task.name}: cannot read {where} ({reason[:300]}); set data_dir= to the task's files, or copy a filled "
-            "HF_HOME to this machine, or set task.hub.path= to another copy"
-        ) from None
     named = with_label_names(rows, label_names(rows.features))
     return records(where, "datasets", enumerate(named, 1), ShortRows(), counts=" record ")

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
-from bertkit.base.errors import InputError, check_distinct
+from bertkit.base.errors import InputError, check_distinct, refusing
 from bertkit.tasks.reading.json_records import with_entities
 
 Record = Mapping[str, object]
@@ -65,20 +65,19 @@ def plain_rows(rows: object, what: str, text: str | None = None) -> Iterator[dic
     refuses these.
     """
     for number, record in enumerate(_mappings(rows, what), start=1):
-        try:
-            row = with_entities(record)
-        except ValueError as error:
-            raise InputError(f"{what}: row {number}: {error}") from None
-        row = {text: row} if text is not None and isinstance(row, str) else row
-        if not isinstance(row, Mapping):
-            expected = (
-                "a mapping from columns to values" if text is None else "a text, or a mapping from columns to values"
-            )
-            raise InputError(f"{what}: row {number}: {type(row).__name__}; expected {expected}")
-        try:
-            yield {str(key): _plain(value) for key, value in row.items()}
-        except (TypeError, RecursionError) as error:
-            raise InputError(f"{what}: row {number}: {error}; use texts, numbers, and lists of them") from None
+        yield _plain_row(record, f"{what}: row {number}", text)
+
+
+def _plain_row(record: object, where: str, text: str | None) -> dict[str, object]:
+    with refusing(ValueError, lambda error: f"{where}: {error}"):
+        row = with_entities(record)
+    row = {text: row} if text is not None and isinstance(row, str) else row
+    if not isinstance(row, Mapping):
+        expected = "a mapping from columns to values" if text is None else "a text, or a mapping from columns to values"
+        raise InputError(f"{where}: {type(row).__name__}; expected {expected}")
+    advice = "use texts, numbers, and lists of them"
+    with refusing((TypeError, RecursionError), lambda error: f"{where}: {error}; {advice}"):
+        return {str(key): _plain(value) for key, value in row.items()}
 
 
 def is_frame(rows: object) -> TypeGuard[Frame]:

@@ -230,9 +230,8 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     warnings += [*reading.file_warnings, *_alike(table.name, labels)]
     if reading.known_labels is None and config.label_names is None and config.kind == "sequence":
         warnings += [*_gaps(table.name, labels), *_quoted(table.name, labels)]
-    if reading.empty.num_rows:
-        kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
-        warnings.append(f"{kept}, the first at {reading.empty.first}")
+    kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
+    warnings += reading.empty.warning(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
     marks = reading.labels.marks if reading.labels is not None else {}
     columns = dict(iter(reading.columns))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest, user_name
+from bertkit.base.errors import InputError, by_similarity, check_distinct, named, nearest, refusing, user_name
 from bertkit.base.json_stream import with_inner_texts
 from bertkit.base.text_files import LINE_MB, TOO_LONG, is_blank
 from bertkit.tasks.reading.cells import CellRows, Cells, Lines, ShortRows, wrong_number
 from bertkit.tasks.reading.conll import Sentence, read_conll, read_words
-from bertkit.tasks.reading.json_records import joined_texts, json_lines, json_records, with_entities
+from bertkit.tasks.reading.json_records import cells_of, json_lines, json_records
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -235,13 +235,11 @@ def _csv_rows(name: str, lines: Lines, separator: str, num_before: int) -> CellR
             yield f"{line}\n"
 
     reader = csv.reader(of_record(), strict=True, delimiter=separator)
-    try:
+    advice = f'quote cells as in "a ""b""", or set {user_name("task.format")}='
+    with refusing(csv.Error, lambda error: f"{name}:{number}: not CSV ({error}); {advice}"):
         for cells in reader:
             yield number, cells or [""]
             number, length = reader.line_num + 1 + num_before, 0
-    except csv.Error as error:
-        advice = f'quote cells as in "a ""b""", or set {user_name("task.format")}='
-        raise InputError(f"{name}:{number}: not CSV ({error}); {advice}") from None
 
 
 def cell_table(
@@ -299,21 +297,10 @@ def records(
     """Open mappings, at least one, as rows; the keys of the first are the columns; raises InputError for any other record."""
 
     def mappings() -> Rows:
-        for number, record in rows:
-            try:
-                row = with_entities(record)
-            except ValueError as error:
-                raise InputError(f"{name}:{counts}{number}: {error}") from None
-            if not isinstance(row, dict):
-                expected = "expected an object with named fields (a list of them belongs in a .json file)"
-                raise InputError(f"{name}:{counts}{number}: {type(row).__name__}; {expected}")
-            cells = {}
-            for key, value in row.items():
-                try:
-                    cells[key] = joined_texts(value)
-                except ValueError as error:
-                    raise InputError(f"{name}:{counts}{number}: {key!r:.80} {error}") from None
-            yield TableRow(number, with_inner_texts(cells))
+        number = 0
+        with refusing(ValueError, lambda error: f"{name}:{counts}{number}: {error}"):
+            for number, record in rows:
+                yield TableRow(number, with_inner_texts(cells_of(record)))
 
     own = mappings()
     first = next(own, None)

@@ -5,7 +5,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Protocol
 
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, refusing
 from bertkit.tasks.reading.held_out import STRATIFIED
 from bertkit.tasks.reading.readers import find_file, read_examples
 from bertkit.tasks.reading.source import SplitExamples, check_same_texts, common_marks
@@ -71,10 +71,9 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
             if unused := find_file(task, data_dir, "dev"):
                 dev = dataclasses.replace(dev, description=f"{dev.description}, instead of {unused}")
     else:
-        try:
+        way = "finetune needs a dev split: set dev_share=0.1 to take it from train"
+        with refusing(InputError, lambda error: f"{error}; {way}"):
             find_file(task, data_dir, "dev")
-        except InputError as error:
-            raise InputError(f"{error}; finetune needs a dev split: set dev_share=0.1 to take it from train") from None
         dev = read_examples(task, data_dir, "dev", train.labels or None)
         common_marks([train, dev])
         check_same_texts(task, train, dev)

@@ -79,13 +79,14 @@ def read(reading: Reading, is_always_answered: bool) -> Iterator[SpanExample]:
 
     def examples() -> Iterator[SpanExample]:
         yield from reading.each(example)
-        if ambiguous.num_rows:
-            several = f"{counted(ambiguous.num_rows, 'question')} with an answer without {START} that its context has several times"
-            way = "the first place is taken, a whole word if there is one"
-            reading.file_warnings.append(f"{reading.table.name}: {several}, the first at {ambiguous.first}; {way}")
-        if contradicted.num_rows:
-            both = f"{counted(contradicted.num_rows, 'question')} with {IMPOSSIBLE} and an answer, the first at {contradicted.first}"
-            reading.file_warnings.append(f"{reading.table.name}: {both}; they count as questions without an answer")
+        name = reading.table.name
+        several = f"{counted(ambiguous.num_rows, 'question')} with an answer without {START} that its context has several times"
+        way = "the first place is taken, a whole word if there is one"
+        both = f"{counted(contradicted.num_rows, 'question')} with {IMPOSSIBLE} and an answer, the first at {contradicted.first}"
+        reading.file_warnings += [
+            *ambiguous.warning(f"{name}: {several}, the first at {ambiguous.first}; {way}"),
+            *contradicted.warning(f"{name}: {both}; they count as questions without an answer"),
+        ]
 
     return examples()
 
