@@ -8,7 +8,7 @@ import torch
 from bertkit.base.plugins import option
 from bertkit.interop.hugging_face.architecture import Content, Heads
 from bertkit.interop.hugging_face.config_keys import FAMILY, NO_EFFECT, Keys
-from bertkit.interop.hugging_face.family.member import FamilyArchitecture
+from bertkit.interop.hugging_face.family.member import FamilyArchitecture, gelu_heads
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
 
@@ -72,12 +72,10 @@ class ElectraArchitecture(FamilyArchitecture):
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the size of the embeddings, the activations of the heads, always GELU, and their dropout."""
-        size, own = full["embedding_size"], read["classifier_dropout"]
-        return {
+        size = full["embedding_size"]
+        return gelu_heads(read) | {
             "embedding_size": None if size == read["hidden_size"] else size,
-            "head_act": None if read["hidden_act"] == "gelu" else "gelu",
             "pooler_act": "gelu",
-            "pooler_dropout_probs": {"sequence": read["hidden_dropout_prob"] if own is None else own},
             "head_dropout_probs": {"choice": full["summary_last_dropout"]},
         }
 

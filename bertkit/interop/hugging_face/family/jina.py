@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from bertkit.base.plugins import option
 from bertkit.interop.hugging_face.architecture import Content, Heads
+from bertkit.interop.hugging_face.family.member import gelu_heads
 from bertkit.interop.hugging_face.family.renamed import TWO_MAPS, RenamedArchitecture, keys_of, names_of
 from bertkit.interop.hugging_face.family.roberta import RobertaArchitecture
 from bertkit.interop.hugging_face.family.rotary import rotary_attention
@@ -53,9 +54,4 @@ class JinaArchitecture(RenamedArchitecture):
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return rotary positions; the head for masked tokens has GELU always, and that for sequences its dropout before its last map."""
-        dropped, own = read["hidden_dropout_prob"], read["classifier_dropout"]
-        return {
-            "attention": rotary_attention(full),
-            "head_act": None if read["hidden_act"] == "gelu" else "gelu",
-            "pooler_dropout_probs": {"sequence": dropped if own is None else own},
-        }
+        return gelu_heads(read) | {"attention": rotary_attention(full)}

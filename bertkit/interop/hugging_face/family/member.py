@@ -24,6 +24,15 @@ _DERIVED = (
 _PARTS = ("weight", "bias")
 
 
+def gelu_heads(read: Content) -> Content:
+    """Return the settings of heads that begin with GELU always, with the labels' dropout before the last map of that for sequences."""
+    own = read["classifier_dropout"]
+    return {
+        "head_act": None if read["hidden_act"] == "gelu" else "gelu",
+        "pooler_dropout_probs": {"sequence": read["hidden_dropout_prob"] if own is None else own},
+    }
+
+
 class FamilyArchitecture(BertArchitecture):
     """A model type of the family; it writes a model only if it reads the same configuration back."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertkit.base.plugins import option
 from bertkit.base.typed_settings import refuse
 from bertkit.interop.hugging_face.architecture import Content, Heads, Located, StoredTensors
-from bertkit.interop.hugging_face.family.member import FamilyArchitecture
+from bertkit.interop.hugging_face.family.member import FamilyArchitecture, gelu_heads
 from bertkit.interop.hugging_face.names import by_weight, of_encoder
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.heads import BertWithHeads
@@ -78,11 +78,8 @@ class RobertaArchitecture(FamilyArchitecture):
 
     def derived(self, read: Content, full: Content) -> Content:
         """Return the activation of the masked LM head, always GELU, and the dropout where it differs from BERT's."""
-        dropped, own = read["hidden_dropout_prob"], read["classifier_dropout"]
-        return {
-            "head_act": None if read["hidden_act"] == "gelu" else "gelu",
-            "pooler_dropout_probs": {"sequence": dropped if own is None else own},
-            "head_dropout_probs": {"choice": dropped},
+        return gelu_heads(read) | {
+            "head_dropout_probs": {"choice": read["hidden_dropout_prob"]},
             "skips_padding": True,
         }
 
