@@ -1,5 +1,6 @@
 """The valid values of numbers and texts, as annotations of settings: `num_beams: Annotated[int, Interval(1, 1000)]`, `steps: Size`."""
 
+import operator
 from typing import Annotated, NamedTuple
 
 MAX_INT32 = 2**31 - 1
@@ -21,8 +22,8 @@ class Interval(NamedTuple):
 
     def expected(self, value: float) -> str:
         """Return what a number outside of the interval should be; "" for a number inside."""
-        is_above = self.low <= value if self.ends[0] == "[" else self.low < value
-        if is_above and (value <= self.high if self.ends[1] == "]" else value < self.high):
+        is_above = _BEFORE[self.ends[0]](self.low, value)
+        if is_above and _BEFORE[self.ends[1]](value, self.high):
             return ""
         low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in self[:2])
         if self.high < MAX_INT32:
@@ -30,6 +31,7 @@ class Interval(NamedTuple):
         return f"at most {high}" if is_above else f"at least {low}" if self.ends[0] == "[" else "a positive number"
 
 
+_BEFORE = {"[": operator.le, "(": operator.lt, "]": operator.le, ")": operator.lt}
 _WORDS = {
     "[]": "{} to {}", "[)": "a number from {} to below {}", "(]": "a number above {}, up to {}", "()": "a number between {} and {}",
 }  # fmt: skip

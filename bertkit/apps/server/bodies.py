@@ -197,20 +197,19 @@ EXPECTED = {  # by the type of pydantic's error, with its context
     "bool_type": "true or false", "literal_error": "{expected}", "list_type": "a list", "too_short": "at least one item",
     "model_type": "an object", "model_attributes_type": "an object", "dict_type": "an object",
 }  # fmt: skip
+_FAULTS = {
+    "missing": "missing; GET /openapi.json lists all fields",
+    "extra_forbidden": "unknown field; leave it out, or GET /openapi.json for all fields",
+    "string_unicode": "contains half of a surrogate pair; remove it",
+}
 
 
 def wrong_field(error: Mapping[str, Any]) -> str:
     """Return what is wrong with a field of a request, from an error of pydantic: where it is, what it is, and what is expected."""
     names = [f"[{name}]" if isinstance(name, int) else f".{name}" for name in error["loc"][1:]]
     where, kind = "".join(names)[1:101] or "the body", error["type"]
-    if kind == "missing":
-        return f"{where}: missing; GET /openapi.json lists all fields"
-    if kind == "extra_forbidden":
-        return f"{where}: unknown field; leave it out, or GET /openapi.json for all fields"
-    if kind == "string_unicode":
-        return f"{where}: contains half of a surrogate pair; remove it"
     if kind not in EXPECTED:
-        return f"{where}: {error['msg']}"
+        return f"{where}: {_FAULTS.get(kind, error['msg'])}"
     expected = EXPECTED[kind].format(**error.get("ctx", {})).replace("True", "true")
     return f"{where}: {json.dumps(error['input'], ensure_ascii=False):.80}; expected {expected}"
 

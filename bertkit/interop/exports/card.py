@@ -24,13 +24,15 @@ class _Use:
     auto_class: str  # of transformers
     task: str  # the hub's name
     code: str  # predicts and prints
+    library: str = "transformers"
+    tags: tuple[str, ...] = ()
 
 
 _PRETRAINING = _Use(
     "AutoModelForPreTraining", "fill-mask", head_of("masked_lm").code.replace(".logits", ".prediction_logits")
 )
 _ENCODER = _Use("AutoModel", "feature-extraction", f"{READ}print(model(**inputs).last_hidden_state.shape)\n")
-_SENTENCES = """\
+_SENTENCES_CODE = """\
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("DIRECTORY")
@@ -47,7 +49,13 @@ import bertkit
 model, tokenizer = bertkit.load_model("DIRECTORY"), bertkit.load_tokenizer("DIRECTORY")
 print(model(**tokenizer(["A text to read."], return_tensors="pt")).last_hidden_state.shape)
 """
-_OF_SENTENCES = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+_SENTENCES = _Use(
+    "AutoModel",
+    "sentence-similarity",
+    _SENTENCES_CODE,
+    "sentence-transformers",
+    ("sentence-transformers", "sentence-similarity", "feature-extraction"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,11 @@ ONE_BEFORE = (
 
 def model_card(model: BertWithHeads, facts: CardFacts) -> str:
     """Return a card: the size of the model, code that uses it, the settings of its training and its results."""
-    architecture, config, use = architecture_of(model), model.config, _use_of(model)
+    architecture, config, use = (
+        architecture_of(model),
+        model.config,
+        _SENTENCES if facts.is_of_sentences else _use_of(model),
+    )
     size = num_parameters(model.parameters())
     is_causal_mlm = is_decoder(config) and "masked_lm" in model.heads
     notes = {
@@ -87,7 +99,7 @@ def model_card(model: BertWithHeads, facts: CardFacts) -> str:
         f"{config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size:,} tokens. Made with bertkit {__version__}.",
         *(line for line, holds in notes.items() if holds),
         "",
-        f"```python\n{_usage_example(model, use, facts.is_of_sentences)}```",
+        f"```python\n{_usage_example(model, use)}```",
     ]
     for heading, values in (("Settings", facts.settings), ("Results", facts.results)):
         cells = [(in_markdown(key), in_markdown(_cell(value))) for key, value in values.items() if value is not None]
@@ -111,11 +123,11 @@ def _use_of(model: BertWithHeads) -> _Use:
     return _PRETRAINING
 
 
-def _usage_example(model: BertWithHeads, use: _Use, is_of_sentences: bool) -> str:
+def _usage_example(model: BertWithHeads, use: _Use) -> str:
     """Return code that uses the model: with sentence-transformers, with bertkit for its variants, else with transformers."""
     config = model.config
-    if is_of_sentences:
-        return _SENTENCES
+    if use == _SENTENCES:
+        return use.code
     if config.variant and "generation" in model.heads:
         return _WRITES
     if not writer_of(config, model.heads).writes(config):
@@ -146,12 +158,12 @@ def _metadata(use: _Use, facts: CardFacts) -> str:
             metric_value=facts.results[name],
         )
         for name in facts.metrics
-        if isinstance(facts.results.get(name), (int, float)) and use != _ENCODER
+        if isinstance(facts.results.get(name), (int, float)) and use not in (_ENCODER, _SENTENCES)
     ]
     data = ModelCardData(
-        library_name="sentence-transformers" if facts.is_of_sentences else "transformers",
-        pipeline_tag="sentence-similarity" if facts.is_of_sentences else use.task,
-        tags=[*(_OF_SENTENCES if facts.is_of_sentences else ()), "bert", "bertkit"],
+        library_name=use.library,
+        pipeline_tag=use.task,
+        tags=[*use.tags, "bert", "bertkit"],
         license=facts.license,
         language=facts.language,
         base_model=facts.base_model,
