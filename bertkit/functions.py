@@ -62,10 +62,13 @@ class Run:
     output: Path | None = None  # the file that the command wrote; None if it has a directory or returns its results
 
     def __repr__(self) -> str:
-        place = self.model_dir or self.directory or self.output
-        parts = [] if place is None else [repr(str(place))]
+        parts = [] if self._place is None else [repr(str(self._place))]
         parts += [f"{name}={value:.6g}" for name, value in self.scores.items() if isinstance(value, float)]
         return f"Run({', '.join(parts)})"
+
+    @property
+    def _place(self) -> Path | None:
+        return self.model_dir or self.directory or self.output
 
     @property
     def metrics(self) -> list[JsonObject]:
@@ -85,10 +88,9 @@ class Run:
 
         Raises InputError if this is the result of an evaluation, which has neither.
         """
-        place = self.model_dir or self.directory or self.output
-        if place is None:
+        if self._place is None:
             raise InputError("an evaluation has no directory; pass the run that it evaluated")
-        return str(place)
+        return str(self._place)
 
     def _repr_html_(self) -> str:
         """Show the report in a notebook."""

@@ -174,9 +174,9 @@ def opened_input(name: str) -> Iterator[tuple[io.BufferedReader, int | None]]:
 
     Raises InputError if there is no such file, or it is a folder.
     """
-    if name == "-" and sys.stdin is None:
-        raise InputError("input=-: standard input is closed; give a file, or pipe text into the command")
     if name == "-":
+        if sys.stdin is None:
+            raise InputError("input=-: standard input is closed; give a file, or pipe text into the command")
         yield cast(io.BufferedReader, sys.stdin.buffer), None
         return
     path = Path(name)

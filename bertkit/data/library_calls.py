@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -184,10 +184,15 @@ def _pieces(vocab: JsonValue) -> Iterator[str]:
 
 def _parts(value: JsonValue) -> Iterator[JsonObject]:
     """Yield the mappings in a value, outermost first."""
-    if isinstance(value, dict):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _parts(inner)
+    inner: Iterable[JsonValue] = ()
+    match value:
+        case dict():
+            yield value
+            inner = value.values()
+        case list():
+            inner = value
+    for one in inner:
+        yield from _parts(one)
 
 
 def _patterns(content: JsonObject) -> list[str]:

@@ -38,6 +38,7 @@ from bertkit.tasks.reading.rows import is_frame, iterated, plain_rows
 from bertkit.train import micro_batches, processes
 from bertkit.train.drawn_ahead import made_ahead
 
+_HALF = re.compile("[\ud800-\udfff]")
 TEXTS_AT_ONCE = 4096  # texts tokenized, and sorted by length, together
 
 
@@ -159,14 +160,7 @@ class Embedder:
         prompt = self.pooling.prompt if prompt is None else prompt
         facts = self.tokenizer.facts
         for number, text in enumerate(texts, start):
-            if isinstance(text, list) and (wrong := [token for token in text if not 0 <= token < facts.size]):
-                raise InputError(
-                    f"{what}[{number}]: token {wrong[0]}: expected ids of the model's tokenizer, 0 to {facts.size - 1}"
-                )
-            if not isinstance(text, (str, list)):
-                raise InputError(f"{what}[{number}]: {not_text('text', text)}")
-            if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise InputError(f"{what}[{number}]: contains half of a surrogate pair; remove it")
+            _check_text(text, f"{what}[{number}]", facts.size)
         given = [prompt + text for text in texts if isinstance(text, str)]
         encoded = iter(self.tokenizer.encode_texts([*map(self._lowered, given)] if self.pooling.lowercase else given))
         return [
@@ -182,6 +176,18 @@ class Embedder:
         parts, ends = self._kept.split(text), [*self._kept.findall(text), ""]
         lowered = (part.replace("Σ", "σ").lower() for part in parts)
         return "".join(f"{part}{kept}" for part, kept in zip(lowered, ends, strict=True))
+
+
+def _check_text(text: object, where: str, size: int) -> None:
+    """Raise InputError for what is neither a text nor the ids of tokens of a tokenizer with so many."""
+    match text:
+        case str():
+            refuse(_HALF.search(text) is not None and f"{where}: contains half of a surrogate pair; remove it")
+        case list():
+            if wrong := [token for token in text if not 0 <= token < size]:
+                raise InputError(f"{where}: token {wrong[0]}: expected ids of the model's tokenizer, 0 to {size - 1}")
+        case _:
+            raise InputError(f"{where}: {not_text('text', text)}")
 
 
 def _scaled(vectors: NDArray[np.float32], is_normal: bool) -> NDArray[np.float32]:

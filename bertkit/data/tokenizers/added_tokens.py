@@ -97,16 +97,20 @@ def name_of(value: JsonValue) -> str:
 
 def _token(value: JsonValue, is_special: bool = False) -> AddedToken:
     """Return a token from its name, or its name and flags."""
-    if isinstance(value, Mapping):
-        flags = {name: bool(value[name]) for name in FLAGS if name in value}
-        return AddedToken(str(value["content"]), **{"special": is_special, **flags})
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no token")
-    return AddedToken(value, special=is_special)
+    match value:
+        case {"content": name}:
+            flags = {name: bool(value[name]) for name in FLAGS if name in value}
+            return AddedToken(str(name), **{"special": is_special, **flags})
+        case str():
+            return AddedToken(value, special=is_special)
+    raise TypeError(f"{value!r:.80} is no token")
 
 
 def _is_token(value: JsonValue) -> bool:
-    return isinstance(value, str) or (isinstance(value, Mapping) and "content" in value)
+    match value:
+        case str() | {"content": _}:
+            return True
+    return False
 
 
 def _special(token: AddedToken) -> AddedToken:
