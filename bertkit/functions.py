@@ -268,8 +268,12 @@ def _absolute(place: str | None) -> Path | None:
 
 def _is_path(rows: object) -> bool:
     """Whether an input is a path, and not a text of several words or rows."""
-    is_text = isinstance(rows, str) and " " in rows and not os.path.exists(rows)
-    return isinstance(rows, (str, os.PathLike)) and not is_text
+    match rows:
+        case str():
+            return " " not in rows or os.path.exists(rows)
+        case os.PathLike():
+            return True
+    return False
 
 
 def _texts_as_file(texts: object, name: str, folder: Path) -> dict[str, str | os.PathLike[str]]:

@@ -62,7 +62,8 @@ class Coverage:
                 self.num_tokens += len(feature.input_ids) - sum(map(feature.input_ids.count, self._special))
                 first.update(feature.input_ids[: feature.num_first])
                 second.update([] if feature.num_first is None else feature.input_ids[feature.num_first :])
-            self.has_pairs, self.has_singles = self.has_pairs or bool(second), self.has_singles or not second
+            self.has_pairs |= bool(second)
+            self.has_singles |= not second
             if any(pieces - self._special == self._unknown for pieces in (first, second)):
                 self.unknown.append(example)
             yield from own

@@ -17,7 +17,15 @@ from bertkit.base.text_files import JsonObject
 from bertkit.base.typed_settings import at, dotted_keys
 from bertkit.settings.reading import answers, synonyms
 from bertkit.settings.reading.assignments import Assignment, Plain
-from bertkit.settings.reading.names import command_of, meaning_of, settings_of, top_level, usual_keys, way_of_texts
+from bertkit.settings.reading.names import (
+    command_of,
+    in_place,
+    meaning_of,
+    settings_of,
+    top_level,
+    usual_keys,
+    way_of_texts,
+)
 
 OPTIONS = ("--help", "--multirun", "--debug", "--version", "--info", "--config-dir", "--config", "--cfg")
 _OWN_DATA = ("classification", "regression", "ner", "qa", "choice", "translation", "generation")  # tasks for any files
@@ -39,9 +47,8 @@ def _meanings(name: str) -> list[str]:
 
 
 def _with_value(setting: str, value: str) -> str:
-    """Return the assignment of a value, unless the setting has one; a file of a task is absolute, since the others are in data_dir."""
-    value = os.path.abspath(value) if setting.startswith("task.files.") else value
-    return setting if "=" in setting else f"{setting}={value}"
+    """Return the assignment of a value, unless the setting has one."""
+    return setting if "=" in setting else f"{setting}={in_place(setting, value)}"
 
 
 def _translated(command: str, key: str, value: str) -> str:

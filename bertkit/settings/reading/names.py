@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from bertkit.base import plugins
 from bertkit.base.errors import InputError, user_names
@@ -15,6 +16,8 @@ from bertkit.base.typed_settings import conf_dir, dotted_keys, option_names, rea
 from bertkit.settings.command import VERBATIM, WORDS, Command, CommandSettings
 from bertkit.settings.reading import synonyms
 from bertkit.settings.reading.assignments import Assignment, Plain, keys_of
+
+ValueT = TypeVar("ValueT")
 
 
 @functools.cache
@@ -175,8 +178,12 @@ def _with_own_name(command: str, one: Assignment) -> Assignment:
     setting, is_flag, own = meaning_of(command, one.key).partition("=")
     if is_flag:  # such as fp16
         return dataclasses.replace(one, key=setting, value=own) if synonyms.truth_of(one.value) else one
-    value = os.path.abspath(str(one.value)) if setting.startswith("task.files.") else one.value
-    return dataclasses.replace(one, key=setting or one.key, value=value)
+    return dataclasses.replace(one, key=setting or one.key, value=in_place(setting, one.value))
+
+
+def in_place(setting: str, value: ValueT) -> ValueT | str:
+    """Return the value of a setting; a file of a task is absolute, since the others are in data_dir."""
+    return os.path.abspath(str(value)) if setting.startswith("task.files.") else value
 
 
 def meaning_of(command: str, name: str) -> str:

@@ -9,7 +9,7 @@ from bertkit.base.hub_ids import DEFAULT_MODEL
 from bertkit.base.typed_settings import conf_dir, option_names
 from bertkit.settings.reading.assignments import as_word
 from bertkit.settings.reading.hints import setting_of_option, setting_of_word, unknown_option
-from bertkit.settings.reading.names import column_words, command_of, is_verbatim, settings_of
+from bertkit.settings.reading.names import column_words, command_of, in_place, is_verbatim, settings_of
 
 OPTIONS = ("--text", "--label", "--pair", "--dev", "--test", "--output")
 
@@ -37,7 +37,7 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             more = f"for a second file write --dev {word}" if setting == "task.files.train" else "leave one out"
             raise InputError(f"'{word}': {setting}= is {settings[setting]} already; {more}")
         if setting:
-            settings[setting] = os.path.abspath(word) if setting.startswith("task.files.") else word
+            settings[setting] = in_place(setting, word)
         else:
             others.append(word)
     record = command_of(command)
@@ -54,8 +54,8 @@ def to_words(command: str, words: Sequence[str], options: Sequence[tuple[str, st
             setting, value = "model_dir", DEFAULT_MODEL if value.lower() == "minilm" else value
         if not setting:
             raise InputError(unknown_option(command, option, value))
-        is_file, is_number = setting.startswith("task.files."), re.fullmatch("-?[0-9]{1,9}", value)
-        settings[setting] = os.path.abspath(value) if is_file else int(value) if is_number else value
+        placed = in_place(setting, value)
+        settings[setting] = int(value) if placed == value and re.fullmatch("-?[0-9]{1,9}", value) else placed
     short_names = column_words(command) if settings else {}  # read with the configuration, which help does without
     named = {short_names.get(key, key): value for key, value in settings.items()}
     return [
