@@ -183,7 +183,7 @@ def check_labels(model_dir: str, task: AnyTask) -> None:
     if not head_of(task.head).has_label_names:
         return
     config = task.config
-    if config.label_names is None:
+    if not config.label_names:
         expected, is_same = "numbers" if config.is_regression else "", config.is_regression == (not task.labels)
     else:
         expected, is_same = named(config.label_names), set(config.label_names) == set(task.labels)

@@ -127,14 +127,14 @@ def load_directory(
     heads: Sequence[str] | None = None,
     with_pooler: bool | None = None,
     seed: int = 0,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str] = (),
     problem_type: ProblemType | None = None,
     decoder: DecoderConfig | None = None,
     head: HeadConfig | None = None,
 ) -> Loaded:
     """Build the model in a directory from `resolve_model_dir`, and load its weights.
 
-    What is None comes from the directory: all its heads, their labels and settings, and a pooler, which there is also if the
+    What is None, or no label, comes from the directory: all its heads, their labels and settings, and a pooler, which there is also if the
     heads need it. The rows of a sequence or token head with the same `labels` are put into this order; a head with other ones
     is newly initialised. If the directory has no decoder, `decoder` starts as a copy of the encoder and the masked LM head,
     with newly initialised cross-attention. Raises InputError, which lists all tensors that are left over, are missing or have
@@ -151,7 +151,7 @@ def load_directory(
         decoder=_own_decoder(stored, chosen) if decoder is None else _added_decoder(stored, decoder),
         head=head or stored.config.head if any(map(is_of_task, chosen)) else HeadConfig(),
     )
-    if labels is not None:
+    if labels:
         config = dataclasses.replace(config, labels=tuple(labels), problem_type=problem_type, score_activation=None)
     relabel(stored, chosen, config)
     refuse(

@@ -131,7 +131,7 @@ def start_finetuning(
         (head,),
         head_of(head).is_pooled,
         settings.seed,
-        labels=(SCORE,) if task.is_regression else labels or None,
+        labels=(SCORE,) if task.is_regression else labels,
         problem_type=task.problem_type,
         decoder=None if settings.decoder is None else settings.decoder.of_model(facts.cls, facts.sep),
         head=settings.head,

@@ -108,7 +108,7 @@ class FinetuneSettings(TrainingSettings):
             self._class_weight_problems(),
             [  # labels in files are read without blanks around them
                 f"task.labels: {name!r:.80} is empty, or begins or ends with a blank; correct it"
-                for name in self.task.label_names or ()
+                for name in self.task.label_names
                 if name.strip() != name or not name
             ],
             self.calibrate

@@ -50,7 +50,7 @@ def _scores_on_task(settings: EvaluateSettings) -> dict[str, object] | None:
             f"missing value: name a file with labels, as in `bertkit evaluate {settings.model_dir} more.csv`, or set data_dir= to a "
             f"folder with {split}.*{hub}; files that are named in a run's settings are not opened"
         )
-    source = readers.read_examples(config, settings.data_dir, split, labels or None)
+    source = readers.read_examples(config, settings.data_dir, split, labels)
     source.check_labelled(split)
     examples, coverage = source.examples, Coverage(opened.tokenizer.facts)
     features = list(coverage.counted(opened.task.each_feature(examples, opened.tokenizer)))

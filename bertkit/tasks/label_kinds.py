@@ -78,7 +78,7 @@ class OneLabel(SequenceTask[str]):
     @property
     def remark(self) -> str:
         """Name the label whose F1 is measured, unless the settings have chosen the order of the labels."""
-        is_told = "f1" in self.config.metrics and self.config.label_names is None and len(self.labels) == 2
+        is_told = "f1" in self.config.metrics and not self.config.label_names and len(self.labels) == 2
         first, second = self.labels if is_told else ("", "")
         return f"F1 is that of '{second}'; task.labels=[{second},{first}] would take '{first}'" if is_told else ""
 

@@ -128,7 +128,7 @@ class TaggingTask(HeadTask[TaggingExample, TaggingFeature, TaggingPrediction]):
 
     def expected_labels(self) -> LabelNames:
         """Return the labels that the settings list; a file need not have both B- and I- of a type."""
-        return self.config.label_names or ()
+        return self.config.label_names
 
     def size(self, examples: Sequence[TaggingExample]) -> str:
         """Return the numbers of examples and words."""
@@ -237,14 +237,14 @@ def _convert(reading: Reading, sentences: Sequence[Sentence]) -> None:
             raise InputError(f"{where}: no tags; only a test file may lack them; set task.columns.tags=")
     if not any(sentence.tags for sentence in sentences):
         return
-    known = reading.config.label_names or reading.known_labels or ()
+    known = reading.config.label_names or reading.known_labels
     before, warnings = to_scheme_of(known, reading.config, sentences, reading.table.name, reading.table.place)
     reading.file_warnings += warnings
     if before == "none":
         return
     scheme = scheme_of(known)
     reading.notes.append(before.upper() + ("" if before == scheme else f" read as {scheme.upper()}"))
-    if reading.known_labels is None:
+    if not reading.known_labels:
         types = sorted({tag[2:] for sentence in sentences for tag in sentence.tags if tag != "O"})
         reading.known_labels = ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
 

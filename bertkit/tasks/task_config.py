@@ -227,20 +227,18 @@ class TaskConfig:
             self.kind not in KINDS
             and plugins.find("task", self.kind) is None
             and f"task.kind={self.kind!r}: expected {' or '.join([*KINDS, *plugins.plugins_of('task')])}",
-            names is not None
-            and len(set(names)) < len(names)
-            and f"task.labels={list(names)}: duplicate label; remove one of the two",
+            len(set(names)) < len(names) and f"task.labels={list(names)}: duplicate label; remove one of the two",
             [
                 f"task.labels: {name!r:.80} has the control character {code}; remove it"
-                for name in names or ()
+                for name in names
                 if (code := control_character(name))
             ],
             isinstance(self.labels, tuple)
             and len(self.labels) < 2
             and f"task.labels={list(self.labels)}: expected at least two labels, or auto, or regression",
             self.labels_in_files is not None
-            and len(self.labels_in_files) != len(names or ())
-            and f"task.labels_in_files={list(self.labels_in_files)}: expected one name for each of task.labels={list(names or ())}, "
+            and len(self.labels_in_files) != len(names)
+            and f"task.labels_in_files={list(self.labels_in_files)}: expected one name for each of task.labels={list(names)}, "
             "or null if the files use these names",
             self.label_range is not None
             and (len(self.label_range) != 2 or self.label_range[0] >= self.label_range[1])
@@ -296,9 +294,9 @@ class TaskConfig:
         return "multi_label_classification" if self.multi_label else None
 
     @property
-    def label_names(self) -> tuple[str, ...] | None:
-        """The names of the labels in the order of their numbers; None if they come from the data."""
-        return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else None
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels in the order of their numbers; none if they come from the data."""
+        return tuple(map(str, self.labels)) if isinstance(self.labels, tuple) else ()
 
     def length_problems(self, model: BertShape) -> list[str]:
         """Return an error line for each length that exceeds the model's positions."""

@@ -192,7 +192,7 @@ def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainabl
     if config.kind in KINDS:
         importlib.import_module(KINDS[config.kind])
     make = plugins.get("task", config.kind)
-    task = make(config, (config.label_names or ()) if labels is None else labels)
+    task = make(config, config.label_names if labels is None else labels)
     if not isinstance(task, TrainableTask):
         raise plugins.wrong_result("task", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")
     return task

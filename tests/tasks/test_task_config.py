@@ -140,7 +140,7 @@ def test_settings_that_cannot_work(name: str, override: str, message: str) -> No
 
 def test_labels_that_are_numbers_are_names() -> None:
     assert task_config("sequence", "task.labels=[0,1,2]").label_names == ("0", "1", "2")
-    assert task_config("sequence").label_names is None
+    assert task_config("sequence").label_names == ()
 
 
 def test_a_data_set_of_a_known_shape_is_one_file(tmp_path: Path) -> None:

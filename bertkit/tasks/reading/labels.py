@@ -115,10 +115,11 @@ class _First(NamedTuple):
 class Labels:
     """Check the labels of a file, and convert them to names."""
 
-    def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...] | None, is_typed: bool) -> None:
+    def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...], is_typed: bool) -> None:
         self.task, self.field, self.is_typed = task, field, is_typed
-        self.names = task.label_names or labels  # in the order of their numbers; None to take the labels from this file
-        known = self.names or ()
+        self.names = known = (
+            task.label_names or labels
+        )  # in the order of their numbers; none to take the labels from this file
         in_files = dict(zip(task.labels_in_files or (), known, strict=False))  # as many, by `TaskConfig`
         self.by_value = dict(zip(known, known, strict=True)) | in_files
         self.by_spelling = {spelled(value): name for value, name in self.by_value.items()} | self.by_value
@@ -130,11 +131,11 @@ class Labels:
 
     def name_of(self, value: object, where: str) -> str:
         """Check a label and return its name."""
-        label = self._checked(value, where, self.is_typed or self.names is None)
+        label = self._checked(value, where, self.is_typed or not self.names)
         if isinstance(label, float) and not math.isfinite(label):
             raise self._wrong(where, f"label {label}")
         name = str(label) if str(label) in self.by_value else spelled(label)
-        if self.names is not None:
+        if self.names:
             if name not in self.by_spelling:
                 shown = str(label) if isinstance(label, int) else repr(name)
                 if unicodedata.normalize("NFC", name) in (unicodedata.normalize("NFC", one) for one in self.by_value):
@@ -160,7 +161,7 @@ class Labels:
 
     def check_separator(self) -> None:
         """Raise InputError if no cell has several labels, but would have with another separator: with it two cells share a label."""
-        if not self.task.multi_label or self.has_several or self.names is not None:
+        if not self.task.multi_label or self.has_several or self.names:
             return
         for mark in SEPARATORS:
             parts = {name: [part.strip() for part in name.split(mark)] for name in self.seen}
@@ -174,7 +175,7 @@ class Labels:
         """Return the labels that have 1.0 in a list with 1.0 or 0.0 for each label."""
         marks = value if isinstance(value, list) else []
         names = self.names or tuple(map(str, range(self.num_marked or len(marks))))
-        is_first = self.num_marked == 0 and self.names is None
+        is_first = self.num_marked == 0 and not self.names
         self.num_marked = len(names)
         if len(marks) != len(names) or any(mark not in (0.0, 1.0) for mark in marks) or (is_first and self.seen):
             raise InputError(

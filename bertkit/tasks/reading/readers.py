@@ -56,13 +56,11 @@ SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
 READ_AT_ONCE = 1024  # read, predicted and written together
 
 
-def read_examples(
-    task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] | None = None
-) -> SplitExamples:
+def read_examples(task: TaskConfig, data_dir: str | None, split: str, labels: tuple[str, ...] = ()) -> SplitExamples:
     """Read a split, one of `SPLITS`, or `validation` or `dev_matched`; raises InputError if a file is missing or wrong.
 
     `data_dir` is the task's folder or the one above it; None for the hub. `labels` are those of the model or the training
-    file, if the task lists none; None uses the labels in this file.
+    file, if the task lists none; without any the labels are those in this file.
     """
     asked, split = split, split.replace("validation", "dev").removesuffix("_matched")
     if split not in SPLITS:
@@ -79,7 +77,7 @@ def read_examples(
 
 
 def read_file(
-    task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] | None = None
+    task: TaskConfig, path: Path, is_labelled: bool | None = None, labels: tuple[str, ...] = ()
 ) -> SplitExamples:
     """Read a file; see `Reading` for `is_labelled`, and `read_examples` for `labels`; raises InputError if it is wrong."""
     table = open_file(task, path, format_of_file(task_of(task), path), bool(is_labelled))

@@ -25,7 +25,7 @@ class Reading:
     table: InputTable
     # True: each example must have a label; None: labels are optional; False: an input of `predict`, without labels
     is_labelled: bool | None = None
-    known_labels: tuple[str, ...] | None = None  # from the model or the training file, if the task lists none
+    known_labels: tuple[str, ...] = ()  # from the model or the training file, if the task lists none
     columns: dict[tuple[str, str], None] = field(default_factory=dict)  # (setting, name) of the columns found so far
     absent: set[str] = field(default_factory=set)  # the names of columns that may be missing, and are
     labels: Labels | None = None  # None for a task without labels of its own

@@ -228,7 +228,7 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     if not table.has_header and config.header is None and config.column_names is None:
         warnings += _header_as_row(table, [task.labels_of(example)[0] for example in examples])
     warnings += [*reading.file_warnings, *_alike(table.name, labels)]
-    if reading.known_labels is None and config.label_names is None and config.kind == "sequence":
+    if not reading.known_labels and not config.label_names and config.kind == "sequence":
         warnings += [*_gaps(table.name, labels), *_quoted(table.name, labels)]
     kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
     warnings += reading.empty.warning(f"{kept}, the first at {reading.empty.first}")

@@ -55,7 +55,7 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
     """
     task, data_dir = settings.task, settings.data_dir
     train = read_examples(task, data_dir, "train")
-    if len(train.labels) == 1 and task.label_names is None and not task.multi_label:
+    if len(train.labels) == 1 and not task.label_names and not task.multi_label:
         every = f"{train.description}: every label is '{train.labels[0]}'"
         raise InputError(f"{every}; add examples, or list all labels in task.labels=")
     numbers = {number for one in train.examples for number in train.task.labels_of(one)}
@@ -74,7 +74,7 @@ def read_training_data(settings: DataSettings, method: str | None = STRATIFIED) 
         way = "finetune needs a dev split: set dev_share=0.1 to take it from train"
         with refusing(InputError, lambda error: f"{error}; {way}"):
             find_file(task, data_dir, "dev")
-        dev = read_examples(task, data_dir, "dev", train.labels or None)
+        dev = read_examples(task, data_dir, "dev", train.labels)
         common_marks([train, dev])
         check_same_texts(task, train, dev)
     most = settings.max_train_examples

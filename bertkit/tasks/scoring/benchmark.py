@@ -62,7 +62,7 @@ SHEETS = (
 def table(task: TaskConfig, predictions: Sequence[SequencePrediction[str]]) -> str:
     """Format predictions as a table for the server: its own label names, and numbers clipped to `SCORE_RANGE`."""
     low, high = SCORE_RANGE
-    served = dict(zip(task.label_names or (), task.labels_in_files or task.label_names or (), strict=True))
+    served = dict(zip(task.label_names, task.labels_in_files or task.label_names, strict=True))
     rows = [HEADER]
     for prediction in predictions:
         label = prediction.label
