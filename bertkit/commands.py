@@ -17,7 +17,6 @@ from typing import Any
 
 from bertkit import COMMANDS
 from bertkit.base import hub_ids, processors
-from bertkit.base.errors import say
 from bertkit.base.files import check_output_dir, check_place
 from bertkit.base.text_files import JsonObject
 from bertkit.launch import launcher, world
@@ -71,8 +70,8 @@ def _infer(command: str, assignments: Sequence[Assignment], config_dir: str | No
     if infer is None:
         return []
     inferred = _function(infer)(assignments, config_dir)
-    if inferred and world.world_from_environment().is_main:
-        say("; ".join(one.reason for one in inferred), file=sys.stderr)
+    if inferred:
+        world.say_once("; ".join(one.reason for one in inferred), file=sys.stderr)
     return read_words(command, [word for one in inferred for word in one.settings])
 
 

@@ -5,7 +5,7 @@ annotation includes `None`; unknown keys are errors.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -119,6 +119,11 @@ def unused(
             shown = f"={str(value).lower() if value is True else value}" if is_plain else ""
             problems.append(f"{group}{name}{shown}: has no effect {why}; leave it out")
     return problems
+
+
+def unused_keys(explicit_keys: Iterable[str], groups: Container[str], why: str) -> list[str]:
+    """List the settings of some groups that the user set although they have no effect."""
+    return [f"{key}: has no effect {why}; leave it out" for key in explicit_keys if key.partition(".")[0] in groups]
 
 
 def dotted_keys(mapping: Mapping[str, object], prefix: str = "") -> list[str]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import at, refuse
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.instances import has_instances
@@ -18,7 +18,7 @@ from bertkit.inference.pseudo_perplexity import pseudo_perplexity, sample_senten
 from bertkit.interop.load import load_packed
 from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.kernels import fast
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import say_once, world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.run.directory import read_manifest, run_of
 from bertkit.run.fitting import check_dataset
@@ -100,8 +100,7 @@ def _with_pairs_of_run(settings: EvaluateSettings) -> EvaluateSettings:
     next_sentence = at(trained, "segments.next_sentence")
     if at(trained, "segments.kind") != segments.kind or next_sentence in (None, segments.next_sentence):
         return settings
-    if world_from_environment().is_main:
-        say(f"measuring next_sentence={next_sentence}, the objective of {settings.model_dir}", file=sys.stderr)
+    say_once(f"measuring next_sentence={next_sentence}, the objective of {settings.model_dir}", file=sys.stderr)
     return dataclasses.replace(settings, segments=dataclasses.replace(segments, next_sentence=next_sentence))
 
 

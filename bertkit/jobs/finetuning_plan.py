@@ -19,7 +19,7 @@ from bertkit.interop.load import load_directory, load_tokenizer
 from bertkit.interop.model_dir import hashes_of, resolve_model_dir
 from bertkit.jobs import task_data
 from bertkit.jobs.finetuning import FinetuningJob
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import say_once, world_from_environment
 from bertkit.model.attention_config import AttentionConfig
 from bertkit.model.bert_config import BertConfig, NormConfig
 from bertkit.model.head.head import head_of
@@ -118,12 +118,10 @@ def start_finetuning(
 
     With `units`, the head of a regression learns in them.
     """
-    is_main = world_from_environment().is_main
     if source is None:
         assert settings.decoder is not None, "checked by the settings"
         new = _new_encoder_decoder(settings, settings.decoder, tokenizer)
-        if is_main:
-            say(f"starting with a new model, decoder={settings.decoder.kind}")
+        say_once(f"starting with a new model, decoder={settings.decoder.kind}")
         return Start(new, tokenizer, None, layer_decay=settings.layer_decay)
     task, facts, head = settings.task, tokenizer.facts, task_of(settings.task).head
     model, report = load_directory(
@@ -150,8 +148,7 @@ def start_finetuning(
     )
     check_tokenizer(f"model_dir={settings.model_dir or ''}", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)
-    if is_main:
-        say(f"starting from {settings.model_dir}: {report}")
+    say_once(f"starting from {settings.model_dir}: {report}")
     init_from: InitFrom = {"model_dir": settings.model_dir, "summary": str(report), "sha256": hashes_of(source)}
     return Start(model, tokenizer, init_from, frozen_depth=frozen_depth, layer_decay=settings.layer_decay)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError
 from bertkit.base.typed_settings import at, refuse, to_mapping
 from bertkit.data.batches.controls import token_counts
 from bertkit.data.corpus.prepared import PreparedDataset, check_usable, open_prepared
@@ -21,7 +21,7 @@ from bertkit.interop.model_dir import resolve_model_dir
 from bertkit.jobs.phases import lengths_of
 from bertkit.jobs.pretraining import PretrainingJob
 from bertkit.jobs.run_length import choose_steps
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import say_once, world_from_environment
 from bertkit.model.bert_config import BertConfig
 from bertkit.model.head.head import MaskedLMHead
 from bertkit.model.heads import BertWithHeads
@@ -104,8 +104,7 @@ def _loaded(settings: PretrainSettings, dataset: PreparedDataset, source: Path) 
     if settings.predicts_next_token:
         refuse(model.config.attention.next_token_problems())
         model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
-    if world_from_environment().is_main:
-        say(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
+    say_once(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
     frozen_depth = settings.frozen_depth(model.config.num_hidden_layers)
     moments = _read_moments(source, settings, model) if settings.init_moments else {}
     return Start(

@@ -29,7 +29,7 @@ from bertkit.jobs import task_data
 from bertkit.jobs.finetuning import FinetuningJob
 from bertkit.jobs.finetuning_plan import in_directory, make_job
 from bertkit.jobs.finetuning_result import BestOnDev, results_of
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import say_once, world_from_environment
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import HEAD
 from bertkit.objectives.losses import DeviceInputs, head_losses
@@ -212,14 +212,13 @@ def finetune_together(
     `run_steps` and `plan_together`.
     """
     is_main, failed = world_from_environment().is_main, None
-    if is_main:
-        say(f"-- {', '.join(settings.task.name for settings in runs)} together, seed {runs[0].seed}")
+    say_once(f"-- {', '.join(settings.task.name for settings in runs)} together, seed {runs[0].seed}")
     job = plan_together(runs, directory)
     places = [directory, *(Path(settings.output_dir) for settings in runs)]
     has_results = all((place / RESULT).is_file() for place in places)
     is_done = has_results and not check(directory, job.identity, job.rules, job.settings.resume.allow)
-    if is_main and is_done:
-        say(f"done already: {directory}")
+    if is_done:
+        say_once(f"done already: {directory}")
     try:
         for _ in () if is_done else run_steps(job):
             pass

@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import bertkit
-from bertkit.base.errors import InputError
+from bertkit.base.errors import InputError, say
 from bertkit.base.typed_settings import at, refuse, to_mapping
 from bertkit.launch.launch_config import LaunchConfig
 
@@ -69,6 +69,12 @@ class World:
     def is_main(self) -> bool:
         """Whether this is process 0, which writes files and prints."""
         return self.rank == 0
+
+
+def say_once(*lines: object, file: TextIO | None = None) -> None:
+    """Print lines in process 0, and nothing in the others."""
+    if world_from_environment().is_main:
+        say(*lines, file=file)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -114,6 +115,10 @@ class AttentionConfig:
         if vars(self)[slot] in options:
             return []
         return [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
+
+    def unused(self, explicit_keys: Iterable[str]) -> list[str]:
+        """Return an error line for each setting of attention that the user set and that has no effect with the chosen options."""
+        return [line for key in explicit_keys for line in self.without_effect(key.removeprefix("attention."))]
 
     def next_token_problems(self) -> list[str]:
         """Return an error line if tokens that should predict the next one see it."""

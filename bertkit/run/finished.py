@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.base.errors import InputError, say
+from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_id
 from bertkit.base.typed_settings import at, to_mapping
 from bertkit.data.batches.examples import open_examples
 from bertkit.data.batches.sampling import DatasetExamples
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
-from bertkit.launch.world import world_from_environment
+from bertkit.launch.world import say_once
 from bertkit.run.directory import (
     RESULT,
     continued_identity,
@@ -93,8 +93,7 @@ def _is_done(settings: RunSettings, rules: Rules, own: dict[str, object], finger
         content["data_fingerprint"] = fingerprint()
     if not is_finished(directory, content, rules):
         return False
-    if world_from_environment().is_main:
-        say(f"done already: the model is in {directory / 'model'}")
+    say_once(f"done already: the model is in {directory / 'model'}")
     return True
 
 

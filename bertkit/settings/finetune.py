@@ -153,9 +153,7 @@ class FinetuneSettings(TrainingSettings):
         attention = self.attention or AttentionConfig()
         if attention.pattern != "full":
             problems.append(f"attention.pattern={attention.pattern}: not with decoder=transformer; leave it out")
-        return problems + [
-            line for key in self.explicit_keys for line in attention.without_effect(key.removeprefix("attention."))
-        ]
+        return problems + attention.unused(self.explicit_keys)
 
     def _class_weight_problems(self) -> list[str]:
         if self.class_weights is None:

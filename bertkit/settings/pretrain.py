@@ -11,7 +11,17 @@ from bertkit.base.annotations import OptionOf
 from bertkit.base.errors import InputError
 from bertkit.base.intervals import Form, Interval, Seed, ShareInside, Size
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import build, conf_dir, option_names, options_of, read_conf, refuse, to_mapping, unused
+from bertkit.base.typed_settings import (
+    build,
+    conf_dir,
+    option_names,
+    options_of,
+    read_conf,
+    refuse,
+    to_mapping,
+    unused,
+    unused_keys,
+)
 from bertkit.data.data_config import AnySegments, MaskingConfig
 from bertkit.launch.launch_config import LaunchConfig
 from bertkit.model.attention_config import AttentionConfig
@@ -85,8 +95,7 @@ def _set_by_size() -> set[tuple[str, str]]:
 
 def unused_masking(explicit_keys: Sequence[str]) -> list[str]:
     """List settings of masks, which a model that predicts next tokens does not use."""
-    keys = [key for key in explicit_keys if key.split(".")[0] == "masking"]
-    return [f"{key}: has no effect with objective=next_token; leave it out" for key in keys]
+    return unused_keys(explicit_keys, ("masking",), "with objective=next_token")
 
 
 @dataclass(frozen=True)
@@ -179,15 +188,10 @@ class PretrainSettings(TrainingSettings):
     def _model_problems(self) -> list[str]:
         """List settings that do not fit together; starting weights and fixed instances are checked when they are opened."""
         if self.model_dir is not None:
-            return [
-                f"{key}: has no effect with model_dir=, which sets it; leave it out"
-                for key in self.explicit_keys
-                if key.split(".")[0] in ("attention", "norm", "feed_forward", "pooling")
-            ]
+            groups = ("attention", "norm", "feed_forward", "pooling")
+            return unused_keys(self.explicit_keys, groups, "with model_dir=, which sets it")
         shape = self.model
-        problems = [
-            line for key in self.explicit_keys for line in self.attention.without_effect(key.removeprefix("attention."))
-        ]
+        problems = self.attention.unused(self.explicit_keys)
         if not self.segments.is_fixed:
             problems += shape.too_long("max_seq_length", self.segments.max_seq_length, "segments.max_seq_length")
         problems += shape.size_problems(self.attention)
