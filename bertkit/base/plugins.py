@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, U
 from bertkit.base.errors import InputError, refusing
 
 Made = TypeVar("Made", bound=Callable[..., object])
+ResultT = TypeVar("ResultT")
 Option: TypeAlias = Callable[..., Any]  # its slot checks what it returns
 
 
@@ -186,6 +187,13 @@ def wrong_result(slot: str, name: str, result: object, expected: str) -> InputEr
     """Return the error for what a plug-in returned; `expected` says what its slot needs."""
     what = " ".join(f"{result!r:.80}".split())
     return fault(slot, name, f"returned {what}; expected {expected}")
+
+
+def returned(slot: str, name: str, result: object, kind: type[ResultT], expected: str) -> ResultT:
+    """Return what a plug-in returned; raises InputError unless it is of a kind, which `expected` describes."""
+    if not isinstance(result, kind):
+        raise wrong_result(slot, name, result, expected)
+    return result
 
 
 def fault(slot: str, name: str, what: str) -> InputError:

@@ -276,9 +276,7 @@ class Encoder(nn.Module):
 def make_encoder(config: BertConfig) -> Encoder:
     """Make the encoder of a model, a subclass of `Encoder`."""
     made = plugins.bind("encoder", config.encoder)(config)
-    if not isinstance(made, Encoder):
-        raise plugins.wrong_result("encoder", config.encoder, made, "a subclass of bertkit.model.bert.Encoder")
-    return made
+    return plugins.returned("encoder", config.encoder, made, Encoder, "a subclass of bertkit.model.bert.Encoder")
 
 
 @plugins.option("pooler", "first")

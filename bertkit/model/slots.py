@@ -23,17 +23,15 @@ from bertkit.model.bert_config import BertConfig
 def returned(slot: str, name: str, result: object, shape: Sequence[int]) -> Tensor:
     """Return the tensor of a plug-in; raises InputError unless its last axes have this shape."""
     shape = tuple(shape)
-    if not isinstance(result, Tensor):
-        raise plugins.wrong_result(slot, name, result, f"a tensor of shape {shape}")
-    if result.shape[-len(shape) :] != shape:
-        raise plugins.wrong_result(slot, name, result.shape, f"a tensor of shape {shape}")
-    return result
+    tensor = plugins.returned(slot, name, result, Tensor, f"a tensor of shape {shape}")
+    if tensor.shape[-len(shape) :] != shape:
+        raise plugins.wrong_result(slot, name, tensor.shape, f"a tensor of shape {shape}")
+    return tensor
 
 
 def checked_module(slot: str, name: str, made: object, shape_of: Callable[..., Sequence[int]]) -> nn.Module:
     """Return a module; every output of a plug-in's must have the shape that `shape_of` computes from the inputs."""
-    if not isinstance(made, nn.Module):
-        raise plugins.wrong_result(slot, name, made, "a torch.nn.Module")
+    made = plugins.returned(slot, name, made, nn.Module, "a torch.nn.Module")
     if plugins.is_plugin(slot, name):
         made.register_forward_hook(lambda _, inputs, output: returned(slot, name, output, shape_of(*inputs)))
     return made
@@ -341,9 +339,7 @@ class Earlier(Pattern):
 def make_pattern(attention: AttentionConfig) -> Pattern:
     """Make the pattern of a model."""
     made = plugins.bind("pattern", attention.pattern, vars(attention), attention.pattern_options)()
-    if not isinstance(made, Pattern):
-        raise plugins.wrong_result("pattern", attention.pattern, made, "a bertkit.model.slots.Pattern")
-    return made
+    return plugins.returned("pattern", attention.pattern, made, Pattern, "a bertkit.model.slots.Pattern")
 
 
 FULL = Pattern()

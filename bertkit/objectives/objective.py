@@ -144,9 +144,8 @@ def make_objective(name: str, options: Mapping[str, object]) -> Objective:
     if not plugins.is_plugin("objective", name):
         return Objective()
     made = plugins.bind("objective", name, options)()
-    if not isinstance(made, Objective):
-        raise plugins.wrong_result("objective", name, made, "an object of a class derived from bertkit.Objective")
-    return checked(made, name)
+    expected = "an object of a class derived from bertkit.Objective"
+    return checked(plugins.returned("objective", name, made, Objective, expected), name)
 
 
 def checked(objective: Objective, name: str) -> Objective:
@@ -175,18 +174,15 @@ class Checked(Objective):
     def begin(self, model: BertWithHeads) -> nn.Module | None:
         """Return the plug-in's module."""
         made: object = self.inner.begin(model)
-        if not isinstance(made, nn.Module | None):
-            raise plugins.wrong_result("objective", self.name, made, "a torch.nn.Module or None, from begin")
-        return made
+        expected = "a torch.nn.Module or None, from begin"
+        return None if made is None else plugins.returned("objective", self.name, made, nn.Module, expected)
 
     def prepare(self, batch: Batch, moment: Moment) -> Batch:
         """Return what the plug-in makes of a batch."""
         prepared = self.inner.prepare(batch, moment)
-        if not isinstance(prepared, Batch):
-            raise plugins.wrong_result("objective", self.name, prepared, "a Batch, from prepare")
+        prepared = plugins.returned("objective", self.name, prepared, Batch, "a Batch, from prepare")
         for name, target in prepared.targets.items():
-            if not isinstance(target, Target):
-                raise plugins.wrong_result("objective", self.name, target, f"a bertkit.Target as targets[{name!r}]")
+            plugins.returned("objective", self.name, target, Target, f"a bertkit.Target as targets[{name!r}]")
         return prepared
 
     def counts(self, batch: Batch) -> Mapping[str, float]:

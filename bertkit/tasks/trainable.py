@@ -193,9 +193,8 @@ def task_of(config: TaskConfig, labels: LabelNames | None = None) -> AnyTrainabl
         importlib.import_module(KINDS[config.kind])
     make = plugins.get("task", config.kind)
     task = make(config, config.label_names if labels is None else labels)
-    if not isinstance(task, TrainableTask):
-        raise plugins.wrong_result("task", config.kind, task, "a bertkit.tasks.trainable.TrainableTask")
-    return task
+    expected = "a bertkit.tasks.trainable.TrainableTask"
+    return plugins.returned("task", config.kind, task, TrainableTask, expected)  # type: ignore[type-abstract]
 
 
 def most_frequent(values: Iterable[ValueT]) -> ValueT:
