@@ -34,6 +34,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import bertkit
 from bertkit.base.errors import InputError, counted, is_missing, is_silent, nearest, warn
 from bertkit.base.text_files import JsonObject, JsonValue, control_character
+from bertkit.base.typed_settings import without_none
 from bertkit.functions import Page
 from bertkit.settings.reading.hints import setting_of_option
 
@@ -147,7 +148,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             how = "fit takes the rows" if "train" in taken else f"set {min(taken)}= of {type(self).__name__}"
             raise InputValueError(f"settings={{'{min(taken)}': ...}}: {how}; leave it out of settings")
         named = {setting: vars(self)[parameter] for setting, parameter in PARAMETERS.items()}
-        settings = {**of_task, **own, **{name: value for name, value in named.items() if value is not None}}
+        settings = {**of_task, **own, **without_none(named)}
         if not {"dev", "dev_share"} & own.keys():
             settings = {"dev_share": 0, **MEASURED_ONCE, **settings}
         before = is_silent.set(not self.verbose)

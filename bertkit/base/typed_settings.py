@@ -155,6 +155,11 @@ def _is_default(field: dataclasses.Field[object], item: object) -> bool:
     return item in ({}, (), field.default)  # the default of a setting with a factory is empty
 
 
+def without_none(mapping: Mapping[str, JsonValue]) -> JsonObject:
+    """Return a mapping without the keys that stand for nothing."""
+    return {key: value for key, value in mapping.items() if value is not None}
+
+
 def at(mapping: Mapping[str, JsonValue], key: str) -> JsonValue:
     """Return the value of a dotted key in a nested mapping; None if the key is missing."""
     value: JsonValue = mapping

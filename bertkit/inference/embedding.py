@@ -19,7 +19,7 @@ from bertkit.base.batch import Batch
 from bertkit.base.errors import InputError, counted, is_missing, named, not_text, warn
 from bertkit.base.hub_ids import path_of
 from bertkit.base.processors import check_precision, fit_threads
-from bertkit.base.typed_settings import build, refuse
+from bertkit.base.typed_settings import build, refuse, without_none
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.inference.forward import require_finite
 from bertkit.inference.pooling import pooled
@@ -290,8 +290,8 @@ def open_embedder(settings: EmbedSettings) -> Embedder:
     """Load an encoder onto the device; raises InputError as `load_embedder` does."""
     device, directory = processes.choose_device(settings.device), resolve_model_dir(settings.model_dir)
     longest, modes = settings.max_seq_length, settings.pooling and (settings.pooling,)
-    changes: dict[str, Any] = {"modes": modes, "max_length": longest}
-    pooling = dataclasses.replace(pooling_of(directory), **{k: v for k, v in changes.items() if v is not None})
+    changes = without_none({"modes": modes, "max_length": longest})
+    pooling = dataclasses.replace(pooling_of(directory), **changes)
     model = load_packed(directory, heads=(), with_pooler=False).model
     tokenizer, config = load_tokenizer(directory), model.config
     refuse(

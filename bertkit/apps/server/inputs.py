@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from bertkit.base.errors import InputError
+from bertkit.base.typed_settings import without_none
 from bertkit.tasks.feature import Feature
 from bertkit.tasks.task import AnyTask, Example
 
@@ -30,7 +31,7 @@ def as_read(value: object, task: AnyTask) -> object:
         case [str(), str()] if not task.has_words:
             return tuple(value)
         case dict():
-            return {key: item for key, item in value.items() if item is not None}
+            return without_none(value)
     return value
 
 

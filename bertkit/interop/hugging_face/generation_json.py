@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertkit.base.files import to_json
 from bertkit.base.text_files import JsonObject, read_json
-from bertkit.base.typed_settings import checked
+from bertkit.base.typed_settings import checked, without_none
 from bertkit.interop.hugging_face.config_json import warn_once
 from bertkit.model.bert_config import DecoderConfig
 
@@ -76,7 +76,7 @@ def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None)
         "num_beams": beams if is_named else None,
         "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
     }  # fmt: skip
-    return {key: value for key, value in (known | (of_samples if samples else {})).items() if value is not None}
+    return without_none(known | (of_samples if samples else {}))
 
 
 def warn_of_length(directory: Path, max_target_length: int) -> None:

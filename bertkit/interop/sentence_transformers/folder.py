@@ -12,7 +12,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError, named
 from bertkit.base.intervals import Size
 from bertkit.base.text_files import JsonObject
-from bertkit.base.typed_settings import checked, read_object, refuse
+from bertkit.base.typed_settings import checked, read_object, refuse, without_none
 from bertkit.interop.hugging_face.config_keys import Keys
 from bertkit.interop.sentence_transformers.modules import modules_in, root_of
 from bertkit.interop.sentence_transformers.steps import NORMALIZE, STEPS, Step, check_keys, read_step
@@ -206,7 +206,7 @@ def _read_model_settings(directory: Path) -> _ModelSettings:
     """Read what holds for the whole model; raise InputError if its default prompt does not exist."""
     path = directory / SETTINGS
     content = _known(path, MODEL_KEYS)
-    settings = checked(_ModelSettings, {key: value for key, value in content.items() if value is not None}, path)
+    settings = checked(_ModelSettings, without_none(content), path)
     known = {"query": "", "document": ""} | settings.prompts
     refuse(
         settings.default_prompt_name not in (None, *known)
