@@ -68,12 +68,11 @@ class Embeddings(nn.Module):
         self.segment = Embedding(config.type_vocab_size, size) if is_bert and config.type_vocab_size > 0 else None
         self.task = Embedding(config.task_type_vocab_size, size) if config.task_type_vocab_size else None
         has_map, is_first = config.embedding_size is not None, config.projects_first
-        prob = config.embedding_dropout_prob
         self.first_projection = Linear(size, config.hidden_size, bias=False) if has_map and is_first else nn.Identity()
         has_norm = is_bert and config.norm.of_embeddings
         self.norm = make_norm(config, config.hidden_size if is_first else size) if has_norm else nn.Identity()
         self.is_post_norm = is_bert and config.norm.placement == "post"
-        self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
+        self.dropout = Dropout(config.embedding_dropout)
         self.projection = Linear(size, config.hidden_size) if has_map and not is_first else nn.Identity()
 
     @property

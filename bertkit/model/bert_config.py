@@ -255,6 +255,16 @@ class BertConfig(BertShape):
     masked_next_token: bool = field(default=False, metadata=IF_SET)
 
     @property
+    def embedding_dropout(self) -> float:
+        """The dropout of the embeddings."""
+        return self.hidden_dropout_prob if self.embedding_dropout_prob is None else self.embedding_dropout_prob
+
+    @property
+    def task_dropout(self) -> float:
+        """The dropout before a task head."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
     def output_scale(self) -> float:
         """The factor of the initial standard deviation of the matrices whose outputs are added to the residual (Shoeybi et al. 2019)."""
         return float((2 * self.num_hidden_layers) ** -0.5) if self.scale_outputs else 1.0

@@ -122,10 +122,14 @@ def options_of(objective: Objective) -> dict[str, object]:
     """Return the numbers and names that an objective holds, and lists and mappings of them: another value is another run."""
 
     def is_plain(value: object) -> bool:
-        inner = [*value, *value.values()] if isinstance(value, dict) else value
-        return isinstance(value, (bool, int, float, str)) or (
-            isinstance(inner, (list, tuple)) and all(map(is_plain, inner))
-        )
+        match value:
+            case bool() | int() | float() | str():
+                return True
+            case dict():
+                return all(map(is_plain, [*value, *value.values()]))
+            case list() | tuple():
+                return all(map(is_plain, value))
+        return False
 
     held = {} if name_of(objective) == "auto" else vars(objective)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items() if is_plain(value)}

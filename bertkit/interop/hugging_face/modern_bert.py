@@ -170,7 +170,7 @@ class ModernBertArchitecture(Architecture):
 
     def content(self, config: BertConfig, class_name: str, dtype: torch.dtype) -> Content:
         """Return the settings by their keys, for `transformers` 4 and 5."""
-        attention, dropout = config.attention, config.hidden_dropout_prob
+        attention = config.attention
         bases = {"full_attention": attention.rotary_base, "sliding_attention": attention.rotary_local_base}
         return {
             **{theirs: vars(config)[ours] for ours, theirs in _SETTINGS.items()},
@@ -181,9 +181,9 @@ class ModernBertArchitecture(Architecture):
             "attention_bias": attention.bias,
             "classifier_activation": config.head_act or config.hidden_act,
             "classifier_bias": config.feed_forward.bias,
-            "classifier_dropout": dropout if config.classifier_dropout is None else config.classifier_dropout,
+            "classifier_dropout": config.task_dropout,
             "classifier_pooling": next((theirs for theirs, ours in _POOLINGS.items() if ours == config.pooling), "cls"),
-            "embedding_dropout": dropout if config.embedding_dropout_prob is None else config.embedding_dropout_prob,
+            "embedding_dropout": config.embedding_dropout,
             "global_attn_every_n_layers": attention.full_every,
             "layer_types": _kinds(attention.full_every, config.num_hidden_layers),
             "local_attention": 2 * attention.window,

@@ -107,9 +107,8 @@ class LinearHead(nn.Module):
 
     def __init__(self, config: BertConfig, num_outputs: int) -> None:
         super().__init__()
-        prob = config.classifier_dropout
         self.transform = Transform(config, config.hidden_size) if config.task_transform else nn.Identity()
-        self.dropout = Dropout(config.hidden_dropout_prob if prob is None else prob)
+        self.dropout = Dropout(config.task_dropout)
         self.dense = Linear(config.hidden_size, num_outputs)
         self.dense.init_scale = config.classifier_scale
 
