@@ -209,7 +209,7 @@ def texts_of(inputs: object, column: str | int | None = None) -> list[Any]:
 
 def _texts_of(inputs: object, column: str | int | None) -> list[Any]:
     given = inputs if is_frame(inputs) or hasattr(inputs, "column_names") else list(iterated(inputs, "texts"))
-    if isinstance(given, list) and not any(isinstance(one, Mapping) for one in given[:1]):
+    if isinstance(given, list) and not isinstance(next(iter(given), None), Mapping):
         return given
     rows = list(plain_rows(given, "texts"))
     found = [

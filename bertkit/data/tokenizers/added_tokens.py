@@ -8,6 +8,7 @@ Source: transformers 5.23, tokenization_utils_base.py `_from_pretrained`, tokeni
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -42,14 +43,14 @@ class AddedTokens:
         self.listed = {
             int(number): _token(token) for number, token in sorted(decoder.items(), key=lambda each: int(each[0]))
         }
-        lists = [each for each in (own, later) if not isinstance(each, Mapping)]
-        named = [{key: value for key, value in settings.items() if key.endswith("_token") and key not in ROLES}]
-        named += [dict(each) for each in (own, later) if isinstance(each, Mapping)]
-        others = {key: value for each in named for key, value in each.items() if _is_token(value)}
+        (listed, by_role), (more, more_by_role) = map(_extra, (own, later))
+        of_roles = {key: value for key, value in settings.items() if key.endswith("_token") and key not in ROLES}
+        named = of_roles | by_role | more_by_role
+        others = {key: value for key, value in named.items() if _is_token(value)}
         by_name = {token.content: token for token in self.listed.values()}
         chosen = {role: settings[role] for role in ROLES if _is_token(settings.get(role))} | others
         self.roles = {role: by_name.get(name_of(value)) or _token(value, True) for role, value in chosen.items()}
-        self.extra = [_token(token, True) for each in lists for token in each]
+        self.extra = [_token(token, True) for token in (*listed, *more)]
 
     def by_role(self, usual: Mapping[str, str]) -> dict[str, AddedToken]:
         """Return the special tokens by the names of their roles; `usual` are those that no file names."""
@@ -88,6 +89,21 @@ def read_added_tokens(
         lambda error: f"{where}: its added tokens are not as transformers writes them ({error}); restore the file",
     ):
         return AddedTokens(config, special, added, in_file)
+
+
+class _Extra(NamedTuple):
+    """Further special tokens of a file."""
+
+    listed: Iterable[JsonValue]
+    by_role: JsonObject
+
+
+def _extra(tokens: JsonValue) -> _Extra:
+    """Return further special tokens: in a list, or by the names of their roles."""
+    match tokens:
+        case dict():
+            return _Extra((), tokens)
+    return _Extra(tokens, {})
 
 
 def name_of(value: JsonValue) -> str:

@@ -54,7 +54,7 @@ def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None)
     path, content = _read(directory)
     fixed = FIXED if has_decoder else FIXED | {"max_length": None}
     search = checked(_Search, content, path)
-    beams, is_named = search.num_beams or 1, has_decoder or any(value is not None for value in vars(search).values())
+    beams = search.num_beams or 1
     others = [
         f"{key}={content[key]!r:.40}"
         for key, value in fixed.items()
@@ -64,17 +64,18 @@ def search_of(directory: Path, *, has_decoder: bool, sample: bool | None = None)
         warn_once(
             f"{path}: {', '.join(others)}: bertkit's search for texts has no such setting, so it may write other texts than transformers"
         )
+    if not (has_decoder or without_none(vars(search))):
+        return {}
     longest = search.max_length - 1 if search.max_length and has_decoder else None  # without the token that begins it
-    samples = is_named and (search.do_sample if sample is None else sample)
+    samples = search.do_sample if sample is None else sample
     of_samples = {
         "temperature": search.temperature,
         "top_p": search.top_p,
         "top_k": 50 if search.top_k is None else search.top_k or None,
     }
     known = {
-        "max_target_length": search.max_new_tokens or longest or (_USUAL_LENGTH if is_named and not search.max_length else None),
-        "num_beams": beams if is_named else None,
-        "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
+        "max_target_length": search.max_new_tokens or longest or (None if search.max_length else _USUAL_LENGTH),
+        "num_beams": beams, "length_penalty": search.length_penalty, "num_candidates": search.num_return_sequences, "sample": search.do_sample,
     }  # fmt: skip
     return without_none(known | (of_samples if samples else {}))
 

@@ -199,12 +199,13 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     """Read all examples of a table; raises InputError if there is none, or one is wrong."""
     config, table = reading.config, reading.table
     examples = list(task.read(reading))
+    missing, ids = reading.unlabelled, reading.id_column
+    labels, marks = tuple[str, ...](), dict[str, str]()
     if reading.labels is not None:
         reading.labels.check_separator()
-    labels = reading.labels.all() if reading.labels is not None else ()
-    missing, ids = reading.unlabelled, reading.id_column
-    if reading.labels is not None and missing and not examples:
-        raise InputError(f"{missing[0]}: empty label, as in every row; expected {reading.labels.expected()}")
+        labels, marks = reading.labels.all(), reading.labels.marks
+        if missing and not examples:
+            raise InputError(f"{missing[0]}: empty label, as in every row; expected {reading.labels.expected()}")
     if ids.repeated:
         pairs = zip(examples, ids.numbers, strict=True)
         examples = [dataclasses.replace(example, id=str(number)) for example, number in pairs]
@@ -233,7 +234,6 @@ def collect_examples(task: AnyTrainable, reading: Reading) -> SplitExamples:
     kept = f"kept {counted(reading.empty.num_rows, 'example')} with an empty text"
     warnings += reading.empty.warning(f"{kept}, the first at {reading.empty.first}")
     labelled = dataclasses.replace(task, labels=labels)
-    marks = reading.labels.marks if reading.labels is not None else {}
     columns = dict(iter(reading.columns))
     return SplitExamples(labelled, description, examples, table.name, tuple(warnings), columns=columns, marks=marks)
 
