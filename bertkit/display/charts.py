@@ -47,8 +47,9 @@ def line_chart(
     drawn = [line for line in colored if line[1]]
     if not drawn:
         return None
-    places, values = zip(*(point for _, points, *_ in drawn for point in points), strict=True)
-    values += (baseline[1],) if baseline else ()
+    values = [value for _, points, *_ in drawn for _, value in points]
+    values += [baseline[1]] if baseline else []
+    places = [place for _, points, *_ in drawn for place, _ in points]
     first, last = min(0, *places), max(1, *places)
     axes = Axes((first, last), limits_of(values), (x_name, y_name))
     legend = []

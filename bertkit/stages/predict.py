@@ -139,13 +139,10 @@ def _joined(fields: Cells, row: Row, copied: Sequence[str]) -> Row:
 
 def _is_copy(given: object, own: Any) -> bool:
     """Whether a field of a prediction, a text or words, is that of its input, which may be written in another way."""
-    match given, own:
-        case _ if is_missing(given):
-            return not own  # of an id a row has the number instead
-        case _, str():
-            return id_text(given) == own
-        case str(), _:
-            return all(word in given for word in own)
-        case ((list() | tuple()), _):
-            return [*given] == [*own]
-    return False
+    if is_missing(given):
+        return not own  # of an id a row has the number instead
+    if isinstance(own, str):
+        return id_text(given) == own
+    if isinstance(given, str):
+        return all(word in given for word in own)
+    return isinstance(given, (list, tuple)) and [*given] == [*own]

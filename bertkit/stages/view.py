@@ -1,7 +1,5 @@
 """Stage: show attention and attributions for one input, or a model's positions, as a page, numbers, or a picture."""
 
-from collections.abc import Callable, Iterable
-
 from bertkit.apps.explain.explain import Explanation, explain, json_parts
 from bertkit.apps.explain.pictures import attention_page, draw, png_writer
 from bertkit.apps.explain.positions import look_at_positions, positions_page
@@ -39,24 +37,17 @@ def run(settings: ViewSettings, inputs: object = None) -> None:
     target = None if settings.target is None else str(settings.target)
     explanation = explain(predictor, explained, target, settings.steps, settings.target_text)
     with opened_output(settings.output, is_binary=writer is not None) as file:
-        file.writelines(_content(explanation, settings, writer))
+        if settings.ending == ".json":
+            file.writelines(json_parts(explanation))
+        elif settings.ending == ".html":
+            file.write(attention_page(explanation, short_name(settings.model_dir)))
+        else:
+            picture = draw(explanation, settings.layer, settings.head)
+            file.write(picture if writer is None else writer(picture))
     say(*explanation.notes())
     if explanation.attribution:
         say(explanation.attribution.completeness())
     say(f"{_summary(explanation)} in {settings.output}")
-
-
-def _content(
-    explanation: Explanation, settings: ViewSettings, to_png: Callable[[str], bytes] | None
-) -> Iterable[str | bytes]:
-    """Return an explanation in the format of the output, in parts."""
-    match settings.ending:
-        case ".json":
-            return json_parts(explanation)
-        case ".html":
-            return [attention_page(explanation, short_name(settings.model_dir))]
-    picture = draw(explanation, settings.layer, settings.head)
-    return [picture if to_png is None else to_png(picture)]
 
 
 def _summary(explanation: Explanation) -> str:

@@ -8,7 +8,6 @@ Source: transformers 5.23, tokenization_utils_base.py `_from_pretrained`, tokeni
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -43,14 +42,14 @@ class AddedTokens:
         self.listed = {
             int(number): _token(token) for number, token in sorted(decoder.items(), key=lambda each: int(each[0]))
         }
-        (listed, by_role), (more, more_by_role) = map(_extra, (own, later))
-        of_roles = {key: value for key, value in settings.items() if key.endswith("_token") and key not in ROLES}
-        named = of_roles | by_role | more_by_role
-        others = {key: value for key, value in named.items() if _is_token(value)}
+        lists = [each for each in (own, later) if not isinstance(each, Mapping)]
+        named = [{key: value for key, value in settings.items() if key.endswith("_token") and key not in ROLES}]
+        named += [dict(each) for each in (own, later) if isinstance(each, Mapping)]
+        others = {key: value for each in named for key, value in each.items() if _is_token(value)}
         by_name = {token.content: token for token in self.listed.values()}
         chosen = {role: settings[role] for role in ROLES if _is_token(settings.get(role))} | others
         self.roles = {role: by_name.get(name_of(value)) or _token(value, True) for role, value in chosen.items()}
-        self.extra = [_token(token, True) for token in (*listed, *more)]
+        self.extra = [_token(token, True) for each in lists for token in each]
 
     def by_role(self, usual: Mapping[str, str]) -> dict[str, AddedToken]:
         """Return the special tokens by the names of their roles; `usual` are those that no file names."""
@@ -91,21 +90,6 @@ def read_added_tokens(
         return AddedTokens(config, special, added, in_file)
 
 
-class _Extra(NamedTuple):
-    """Further special tokens of a file."""
-
-    listed: Iterable[JsonValue]
-    by_role: JsonObject
-
-
-def _extra(tokens: JsonValue) -> _Extra:
-    """Return further special tokens: in a list, or by the names of their roles."""
-    match tokens:
-        case dict():
-            return _Extra((), tokens)
-    return _Extra(tokens, {})
-
-
 def name_of(value: JsonValue) -> str:
     """Return the name of a token, which may be given with its flags."""
     return str(value["content"]) if isinstance(value, Mapping) else str(value)
@@ -113,20 +97,16 @@ def name_of(value: JsonValue) -> str:
 
 def _token(value: JsonValue, is_special: bool = False) -> AddedToken:
     """Return a token from its name, or its name and flags."""
-    match value:
-        case {"content": name}:
-            flags = {name: bool(value[name]) for name in FLAGS if name in value}
-            return AddedToken(str(name), **{"special": is_special, **flags})
-        case str():
-            return AddedToken(value, special=is_special)
-    raise TypeError(f"{value!r:.80} is no token")
+    if isinstance(value, Mapping):
+        flags = {name: bool(value[name]) for name in FLAGS if name in value}
+        return AddedToken(str(value["content"]), **{"special": is_special, **flags})
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no token")
+    return AddedToken(value, special=is_special)
 
 
 def _is_token(value: JsonValue) -> bool:
-    match value:
-        case str() | {"content": _}:
-            return True
-    return False
+    return isinstance(value, str) or (isinstance(value, Mapping) and "content" in value)
 
 
 def _special(token: AddedToken) -> AddedToken:

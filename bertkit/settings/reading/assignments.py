@@ -47,11 +47,10 @@ def with_current_names(assignments: Iterable[Assignment]) -> list[Assignment]:
 
 def as_word(value: Plain) -> str:
     """Write a value as Hydra parses it; a text in quotes, if it needs them."""
-    match value:
-        case str():
-            return value if BARE.fullmatch(value) else quoted(value)
-        case Sequence():
-            return f"[{','.join(map(as_word, value))}]"
+    if isinstance(value, str):
+        return value if BARE.fullmatch(value) else quoted(value)
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(as_word, value))}]"
     return json.dumps(value)
 
 

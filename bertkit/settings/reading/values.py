@@ -50,25 +50,21 @@ def _assignments(command: str, settings: Mapping[str, object], prefix: str) -> l
 
 def _plain(value: object, key: str, command: str) -> Plain:
     """Convert a value from Python; a path that begins with ~/ is in the home directory."""
-    match value:
-        case _Array():
-            return value.tolist()
-        case None | bool() | int() | float():
-            return value
-        case list() | tuple():
-            return [_plain(item, key, command) for item in value]
-        case str() | os.PathLike():
-            text = str(os.fspath(value))
-            return os.path.expanduser(text) if text.startswith("~/") else text
+    if isinstance(value, _Array):
+        return value.tolist()
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, key, command) for item in value]
+    if isinstance(value, (str, os.PathLike)):
+        text = str(os.fspath(value))
+        return os.path.expanduser(text) if text.startswith("~/") else text
     expected = f"expected text, a number, a list or a mapping{names.names_of_rows(command)}"
     raise InputError(f"{key}: {type(value).__name__}: {expected}")
 
 
 def _literal(value: Plain) -> Plain:
     """Return a value in which OmegaConf finds no references to other settings."""
-    match value:
-        case str():
-            return without_interpolation(value)
-        case list():
-            return [_literal(item) for item in value]
-    return value
+    if isinstance(value, str):
+        return without_interpolation(value)
+    return [_literal(item) for item in value] if isinstance(value, list) else value

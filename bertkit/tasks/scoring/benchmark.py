@@ -9,12 +9,10 @@ Source: gluebenchmark.com, FAQ; file names and labels compared with four public 
 """
 
 import io
-import itertools
 import re
 import statistics
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +62,7 @@ SHEETS = (
 def table(task: TaskConfig, predictions: Sequence[SequencePrediction[str]]) -> str:
     """Format predictions as a table for the server: its own label names, and numbers clipped to `SCORE_RANGE`."""
     low, high = SCORE_RANGE
-    served = dict(zip(task.label_names, task.labels_in_files or task.label_names, strict=True))
+    served = dict(zip(task.label_names or (), task.labels_in_files or task.label_names or (), strict=True))
     rows = [HEADER]
     for prediction in predictions:
         label = prediction.label
@@ -195,9 +193,7 @@ def summarise(results: Mapping[str, Sequence[SeedRun]], directory: Path) -> dict
     for name, task_runs in results.items():
         counted = [run for run in task_runs if run.fault is None]
         best = best_of(task_runs)
-        columns = defaultdict[str, list[float]](list)
-        for key, value in itertools.chain.from_iterable(run.metrics.items() for run in counted):
-            columns[key].append(value)
+        columns = {key: [run.metrics[key] for run in counted] for key in (counted[0].metrics if counted else ())}
         summary[name] = {
             "score": _mean_and_deviation([run.score for run in counted]) if counted else None,
             "metrics": {key: _mean_and_deviation(values) for key, values in columns.items()},
