@@ -118,6 +118,11 @@ def folder_of(directory: Path) -> Path:
     return directory if directory.is_dir() else directory.parent
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has the file of a tokenizer."""
+    return (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file()
+
+
 def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
     """Find the directory with a configuration and weights; for a prefix whose directory has several checkpoints, the prefix.
 

@@ -8,6 +8,7 @@ from bertkit.data.corpus.prepared import PreparedDataset
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.data.data_config import AnySegments
 from bertkit.interop.load import load_tokenizer
+from bertkit.interop.model_dir import folder_of, has_tokenizer
 from bertkit.model.bert_config import BertConfig
 from bertkit.settings.finetune import FinetuneSettings
 
@@ -39,8 +40,8 @@ def check_dataset(
 
 def _check_vocabulary(model_dir: Path, dataset: PreparedDataset) -> None:
     """Raise InputError if the model and the dataset have different vocabularies; a model without a tokenizer is accepted."""
-    folder = model_dir if model_dir.is_dir() else model_dir.parent  # for the path prefix of a TensorFlow checkpoint
-    if not any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+    folder = folder_of(model_dir)
+    if not has_tokenizer(folder):
         return
     theirs, ours = load_tokenizer(folder).vocab, dataset.tokenizer.vocab
     if theirs != ours:

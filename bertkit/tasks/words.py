@@ -70,20 +70,20 @@ def make_features(
         unknown = next((tag for tag in example.tags or () if tag not in numbers), None)
         if unknown is not None:
             raise InputError(f"example {example.id}: unknown tag {unknown!r:.80}; expected one of {named(numbers)}")
-        own = None if example.tags is None else [numbers[tag] for tag in example.tags]
+        own = [IGNORED] * len(whole) if example.tags is None else [numbers[tag] for tag in example.tags]
         for first, last in _windows([*map(len, pieces)], room, overlap):
             ids, words, targets = [facts.cls], [NO_WORD], [IGNORED]
             for word in range(first, last):
                 further = len(pieces[word]) - 1
                 ids += pieces[word]
                 words += [word] + [NO_WORD] * further
-                targets += [IGNORED if own is None else own[word]] + [IGNORED] * further
+                targets += [own[word]] + [IGNORED] * further
             features.append(
                 TaggingFeature(
                     place,
                     [*ids, facts.sep],
                     [0] * (len(ids) + 1),
-                    token_labels=None if own is None else [*targets, IGNORED],
+                    token_labels=None if example.tags is None else [*targets, IGNORED],
                     num_cut=sum(max(0, len(ids) - room) for ids in whole[first:last]),
                     words=[*words, NO_WORD],
                 )

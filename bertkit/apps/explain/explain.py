@@ -59,11 +59,11 @@ class Explanation:
     num_layers: int  # L
     num_heads: int  # N; 0 for a recurrent encoder
     prediction: Row | None  # the row that `predict` writes; None if no head predicts anything for this input
-    target: str | None  # the output that is explained, in words, such as "the label good"; None if there is none
-    target_tokens: Sequence[int]  # the positions of the target's tokens, such as the tokens of an answer
-    attribution: Attribution | None  # None without a target, or with steps=0
-    attentions: NDArray[np.float32] | None  # (L, N, T, T); None if the model has no weights between tokens
-    rollout: NDArray[np.float64] | None  # (L, T, T)
+    target: str | None = None  # the output that is explained, in words, such as "the label good"; None if there is none
+    target_tokens: Sequence[int] = ()  # the positions of the target's tokens, such as the tokens of an answer
+    attribution: Attribution | None = None  # None without a target, or with steps=0
+    attentions: NDArray[np.float32] | None = None  # (L, N, T, T); None if the model has no weights between tokens
+    rollout: NDArray[np.float64] | None = None  # (L, T, T)
     num_cut: int = 0  # pieces of the input that were truncated
     num_windows: int = 1  # into which a long input was cut; one of them is explained
     alignment: Alignment | None = None  # only for a model that generates text, which has no target
@@ -110,34 +110,35 @@ def explain(
     model.requires_grad_(False)
     chosen = _predict_and_choose(predictor, ReadInputs(task, inputs.examples[:1], features), target, target_text)
     feature, explained = chosen.feature, chosen.target
-    attribution = None
-    if explained is not None and steps != 0:
-        baseline = [n if n in (facts.cls, facts.sep, facts.mask) else facts.pad for n in feature.input_ids]
-        attribution = attribute(model, explained, feature, baseline, steps, predictor.micro_tokens)
-    attentions = attentions_of(model, feature)
-    tokens = predictor.tokenizer.texts_of(feature.input_ids)
-    return Explanation(
-        tokens=tokens,
+    look = Explanation(
+        tokens=predictor.tokenizer.texts_of(feature.input_ids),
         token_ids=feature.input_ids,
         segments=feature.segments,
         num_layers=model.config.num_hidden_layers,
         num_heads=0 if _is_recurrent(model.config) else model.config.num_attention_heads,
         prediction=chosen.row,
-        target=None if explained is None else explained.description,
-        target_tokens=() if explained is None else explained.tokens,
-        attribution=attribution,
-        attentions=attentions,
-        rollout=None if attentions is None else rollout(attentions),
         num_cut=feature.num_cut,
         num_windows=len(features) // task.num_choices(inputs.examples[:1]),
         alignment=chosen.alignment,
         task=task.config.name if task.head in model.heads else "",
         verdict=chosen.verdict,
         words=words_of(predictor.tokenizer, feature.input_ids),
-        head_importance=head_importance(model, explained, feature) if explained and attentions is not None else None,
-        head_roles=[]
-        if attentions is None
-        else head_roles(attentions, tokens, predictor.tokenizer.texts_of([facts.cls, facts.sep])),
+    )
+    if explained is not None:
+        look = dataclasses.replace(look, target=explained.description, target_tokens=explained.tokens)
+        if steps != 0:
+            baseline = [n if n in (facts.cls, facts.sep, facts.mask) else facts.pad for n in feature.input_ids]
+            attribution = attribute(model, explained, feature, baseline, steps, predictor.micro_tokens)
+            look = dataclasses.replace(look, attribution=attribution)
+    attentions = attentions_of(model, feature)
+    if attentions is None:
+        return look
+    return dataclasses.replace(
+        look,
+        attentions=attentions,
+        rollout=rollout(attentions),
+        head_importance=None if explained is None else head_importance(model, explained, feature),
+        head_roles=head_roles(attentions, look.tokens, predictor.tokenizer.texts_of([facts.cls, facts.sep])),
     )
 
 

@@ -252,7 +252,9 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
     model.requires_grad_(False)
     texts = opened.predictor(settings.precision, device, settings.batch_tokens, settings.top_k, settings.kernels)
     task = _task_of(opened, settings)
-    predictor = texts if task is None else dataclasses.replace(texts, task=task)
+    kind, predictor = "embedding", texts
+    if task is not None:
+        kind, predictor = task.kind, dataclasses.replace(texts, task=task)
     embedder: Embedder | InputError
     try:
         pooling = pooling_of(resolve_model_dir(directory))
@@ -260,7 +262,7 @@ def _open(name: str, directory: str, settings: ServeSettings) -> Iterator[Served
         embedder = Embedder(shared, opened.tokenizer, pooling, settings.precision, texts.micro_tokens)
     except InputError as error:  # bertkit does not have this kind of pooling
         embedder = error
-    yield ServedModel(name, "embedding" if task is None else task.kind, predictor, embedder, texts)
+    yield ServedModel(name, kind, predictor, embedder, texts)
     if "next_sentence" in model.heads:
         pairs = _next_sentence(opened, copy_sharing_weights(model, ("next_sentence",)), predictor)
         yield ServedModel(f"{name}/next_sentence", "next_sentence", pairs, embedder, texts)

@@ -15,7 +15,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.memory import require_memory
 from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.architecture import writer_of
-from bertkit.interop.model_dir import folder_of
+from bertkit.interop.model_dir import folder_of, has_tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors
 from bertkit.interop.parity.heads import their_labels, their_logits
@@ -65,7 +65,7 @@ def make_batches(model: BertWithHeads, directory: Path, seed: int, num_sequences
     numbers = length * (logits + hidden_states)
     require_memory(f"sequences={num_sequences}", 2 * 8 * numbers * num_sequences, "5 are enough to compare")
     batches = {}
-    if any((folder_of(directory) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+    if has_tokenizer(folder_of(directory)):
         batches["text, padded"] = _text_batch(model, directory, num_sequences, length)
     lengths = torch.randint(3, length + 1, (num_sequences,), generator=generator)
     lengths[0] = length

@@ -14,6 +14,7 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 from bertkit.data.corpus.tokenizer import Tokenizer
 from bertkit.interop.load import load_tokenizer
+from bertkit.interop.model_dir import has_tokenizer
 from bertkit.interop.parity.reference import strictly
 from bertkit.interop.parity.results import TEXTS
 
@@ -33,7 +34,7 @@ def tokenizer_fault(directory: Path) -> str | None:
     """Describe a difference between `AutoTokenizer` and bertkit's tokenizer; None if there is none, or no tokenizer of Hugging Face."""
     import transformers
 
-    if not any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+    if not has_tokenizer(directory):
         return None
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
