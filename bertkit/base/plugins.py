@@ -21,6 +21,7 @@ import inspect
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from types import FrameType, FunctionType, NoneType, UnionType
 from typing import Annotated, Any, Literal, SupportsFloat, TypeAlias, TypeVar, Union, cast, get_args, get_origin
@@ -204,12 +205,11 @@ def fault(slot: str, name: str, what: str) -> InputError:
 
 def number(slot: str, name: str, result: object) -> float:
     """Return what an option returned as a number; raises InputError if it is not a finite one."""
-    value = math.nan
     with contextlib.suppress(TypeError, ValueError):
         value = float(cast(SupportsFloat, result))
-    if not math.isfinite(value):
-        raise wrong_result(slot, name, result, "a finite number")
-    return value
+        if math.isfinite(value):
+            return value
+    raise wrong_result(slot, name, result, "a finite number")
 
 
 def used() -> list[str]:
@@ -230,12 +230,10 @@ def _place(made: Callable[..., object]) -> str:
 
 def _place_in(error: BaseException, modules: set[str]) -> str | None:
     """Return the last place in some modules that an error passes through: file, line and function; None if there is none."""
-    place, call = None, error.__traceback__
-    while call is not None:
-        code = call.tb_frame.f_code
-        if _is_in(_module_of(call.tb_frame), modules):
-            place = f"{code.co_filename}:{call.tb_lineno}, in {code.co_qualname}"
-        call = call.tb_next
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _is_in(_module_of(frame), modules):
+            place = f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"
     return place
 
 
@@ -249,8 +247,7 @@ def _is_in(module: str, modules: set[str]) -> bool:
 
 
 def _load_built_in(slot: str) -> None:
-    module = SLOTS[slot].module
-    if module is not None:
+    if module := SLOTS[slot].module:
         importlib.import_module(module)
 
 
@@ -326,13 +323,12 @@ def options_of(slot: str, name: str, group: Container[str] = ()) -> type:
     advice = "import what its annotations name"
     with refusing(NameError, lambda error: f"{slot} {name!r} ({_place(made)}): {error}; {advice}"):
         settings = [one for one in _settings_of(made) if one.name not in group]
-    if wrong := [
-        one.name for one in settings if one.default is one.empty or not _is_plain(one.annotation, one.default)
-    ]:
-        raise InputError(
-            f"{slot} {name!r} ({_place(made)}): option {wrong[0]} needs a plain type and a default, as in {wrong[0]}: int = 3, or "
-            f"{wrong[0]}: tuple[str, ...] = ()"
-        )
+    for one in settings:
+        if one.default is one.empty or not _is_plain(one.annotation, one.default):
+            raise InputError(
+                f"{slot} {name!r} ({_place(made)}): option {one.name} needs a plain type and a default, as in {one.name}: int = 3, or "
+                f"{one.name}: tuple[str, ...] = ()"
+            )
     fields = [(one.name, one.annotation, dataclasses.field(default=one.default)) for one in settings]
     return dataclasses.make_dataclass("Options", fields)
 
