@@ -153,6 +153,7 @@ class _AttentionConfig(TypedDict, total=False):
     compressed_size: int
     compression_shared: Literal['none', 'heads', 'key_value', 'layers']
     bias: bool
+    key_bias: bool
     key_value_heads: int | None
 
 _AttentionOption: TypeAlias = Literal['bert', 'deberta', 'modern', 'mpnet', 'transformer']

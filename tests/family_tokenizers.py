@@ -18,7 +18,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 def save_tokenizer(kind: str, folder: Path) -> int:
     """Save a tokenizer of a type's own class, with about 300 tokens; return their number."""
-    others = {"roberta": _roberta, "eurobert": _llama, "mpnet": _mpnet}
+    others = {"roberta": _roberta, "deberta": _deberta, "eurobert": _llama, "mpnet": _mpnet}
     made = others[kind]() if kind in others else _unigram(kind) if kind in _UNIGRAM else _word_piece()
     made.save_pretrained(folder)
     return len(made)
@@ -38,6 +38,11 @@ def _byte_level(special: list[str]) -> Tokenizer:
 def _roberta() -> transformers.PreTrainedTokenizerFast:
     model = json.loads(_byte_level(SPECIAL).to_str())["model"]
     return transformers.RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+
+
+def _deberta() -> transformers.PreTrainedTokenizerFast:
+    model = json.loads(_byte_level(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]).to_str())["model"]
+    return transformers.DebertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
 
 
 def _llama() -> transformers.PreTrainedTokenizerFast:

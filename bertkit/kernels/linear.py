@@ -65,7 +65,10 @@ def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:
     if not (inputs.is_cuda and torch.is_grad_enabled()):  # else a decoder would join its weights for every token
         return [each(inputs) for each in maps]
     weight = torch.cat([each.weight for each in maps])
-    bias = None if maps[0].bias is None else torch.cat([each.bias for each in maps])
+    biases: list[Tensor] = [
+        each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps
+    ]
+    bias = None if maps[0].bias is None else torch.cat(biases)
     return torch.split(F.linear(inputs, weight, bias), [len(each.weight) for each in maps], -1)
 
 

@@ -273,7 +273,7 @@ class MultiHeadAttention(nn.Module):
         self.head_size, size, bias = config.head_size, config.hidden_size, config.attention.bias
         of_keys = self.head_size * (config.attention.key_value_heads or self.num_heads)
         self.query = Linear(size, size, bias)
-        self.key = Linear(size, of_keys, bias) if self.slots.score.needs_keys else None
+        self.key = Linear(size, of_keys, bias and config.attention.key_bias) if self.slots.score.needs_keys else None
         self.value = Linear(size, of_keys, bias)
         self.output = Linear(size, size, bias)
         self.output.init_scale = config.output_scale

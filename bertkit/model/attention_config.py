@@ -75,6 +75,7 @@ class AttentionConfig:
     compressed_size: Size = 128
     compression_shared: Literal["none", "heads", "key_value", "layers"] = "layers"
     bias: bool = field(default=True, metadata=IF_SET)
+    key_bias: bool = field(default=True, metadata=IF_SET)  # also in the maps to keys
     # heads of keys and values, each shared by as many heads of queries; None: as many as of queries
     key_value_heads: Size | None = field(default=None, metadata=IF_SET)
 
@@ -92,6 +93,8 @@ class AttentionConfig:
                 for name, both in sides.items()
                 if not chosen[name] or len({*chosen[name]}) != len(chosen[name])
             ),
+            not (self.bias or self.key_bias)
+            and "attention.key_bias=false: has no effect with attention.bias=false; leave it out",
             self.positions == "disentangled"
             and self.key_value_heads is not None
             and f"attention.key_value_heads={self.key_value_heads} with attention.positions=disentangled: the maps of all heads read its "

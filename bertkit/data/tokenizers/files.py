@@ -25,7 +25,7 @@ BERT, GENERIC = "BertTokenizer", ("", "PreTrainedTokenizer", "TokenizersBackend"
 CLASSES = {
     "bert": BERT, "encoder-decoder": BERT, "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer", "distilbert": BERT, "ernie": BERT, "electra": BERT, "albert": "AlbertTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer", "mpnet": "MPNetTokenizer", "gte": "XLMRobertaTokenizer", "nomic_bert": BERT,
+    "deberta": "DebertaTokenizer", "deberta-v2": "DebertaV2Tokenizer", "mpnet": "MPNetTokenizer", "gte": "XLMRobertaTokenizer", "nomic_bert": BERT,
     "jina_embeddings_v3": "XLMRobertaTokenizer",
 }  # fmt: skip
 OF_VOCABULARY = {"mpnet": "MPNetTokenizer"}  # the same of a vocab.txt alone, where it is not BERT's

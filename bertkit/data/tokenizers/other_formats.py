@@ -25,7 +25,7 @@ def refuse_other_formats(path: Path) -> None:
             way = f"{_convert('AutoTokenizer', folder)} (if config.json names its class"
         raise InputError(f"{folder / models[0]}: a SentencePiece model; {way}; needs sentencepiece), and use DIR")
     if names & PAIR and all((folder / name).is_file() for name in PAIR):
-        way = _convert("RobertaTokenizer", folder)
+        way = _convert("AutoTokenizer" if (folder / "config.json").is_file() else "RobertaTokenizer", folder)
         raise InputError(f"{folder}: a byte-level BPE in vocab.json and merges.txt; {way}, and use DIR")
 
 

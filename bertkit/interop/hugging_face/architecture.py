@@ -7,7 +7,7 @@ comparison with `transformers` and the model card ask it, and have no branch for
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
@@ -64,7 +64,7 @@ class Located:
     """A parameter of a `transformers` class, or some of its rows."""
 
     name: str
-    rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
+    rows: slice | list[int] = field(default_factory=lambda: slice(None))  # of a matrix
 
     def part_of(self, tensor: Tensor) -> Tensor:
         """Return these rows; a number of a plug-in's has none."""
@@ -188,11 +188,19 @@ def in_transformers(heads: Iterable[str]) -> Heads:
 
 def put_together(weights: Iterable[tuple[Located, Tensor]]) -> dict[str, Tensor]:
     """Return weights by their names in a file; those that are rows of one matrix become this matrix."""
-    parts: dict[str, list[tuple[int, Tensor]]] = {}
+    parts: dict[str, list[tuple[Located, Tensor]]] = {}
     for place, tensor in weights:
-        parts.setdefault(place.name, []).append((place.rows.start or 0, tensor.detach()))
-    in_order = {name: [tensor for _, tensor in sorted(rows, key=lambda row: row[0])] for name, rows in parts.items()}
-    return {name: torch.cat(rows) if len(rows) > 1 else rows[0] for name, rows in in_order.items()}
+        parts.setdefault(place.name, []).append((place, tensor.detach()))
+    return {name: _joined(own) if len(own) > 1 else own[0][1] for name, own in parts.items()}
+
+
+def _joined(parts: Sequence[tuple[Located, Tensor]]) -> Tensor:
+    """Put the rows of a matrix in their places."""
+    first = parts[0][1]
+    whole = first.new_empty(sum(len(rows) for _, rows in parts), *first.shape[1:])
+    for place, rows in parts:
+        whole[place.rows] = rows
+    return whole
 
 
 def rule_of(name: str, rules: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from bertkit.interop.hugging_face import encoder_decoder as encoder_decoder
 from bertkit.interop.hugging_face import modern_bert as modern_bert
 from bertkit.interop.hugging_face.family import albert as albert
 from bertkit.interop.hugging_face.family import deberta as deberta
+from bertkit.interop.hugging_face.family import deberta_v1 as deberta_v1
 from bertkit.interop.hugging_face.family import distilbert as distilbert
 from bertkit.interop.hugging_face.family import electra as electra
 from bertkit.interop.hugging_face.family import ernie as ernie

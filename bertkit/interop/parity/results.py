@@ -172,7 +172,7 @@ class Rows:
     """A parameter, or some of its rows."""
 
     parameter: Tensor
-    rows: slice = field(default_factory=lambda: slice(None))  # of a matrix
+    rows: slice | list[int] = field(default_factory=lambda: slice(None))  # of a matrix
 
     @property
     def values(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rotary positions of ModernBERT, EuroBERT, Nomic BERT, GTE and Jina, EuroBERT's norms and DeBERTa's scale of the scores in float64.
+"""Rotary positions of ModernBERT, EuroBERT, Nomic BERT, GTE and Jina, the norms of EuroBERT and DeBERTa, and DeBERTa's scale of the scores in float64.
 
 `transformers` computes them in float32 even in a float64 model, so that its results differ from the exact ones by about 1e-7. For the
 comparison in float64, its functions are replaced by the same computation in float64; in float32 they are its own.
@@ -11,10 +11,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 MODULE = "transformers.models.modernbert.modeling_modernbert"
-DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
+DEBERTA = "transformers.models.deberta.modeling_deberta"
+DEBERTA_V2 = "transformers.models.deberta_v2.modeling_deberta_v2"
 EUROBERT = "transformers.models.eurobert.modeling_eurobert"
 # the classes of rotary positions alone
 ROTARY = {
@@ -52,6 +54,11 @@ def _normed(self: Any, hidden_states: Tensor) -> Tensor:
     return self.weight * (hidden_states * scale)  # type: ignore[no-any-return]
 
 
+def _centred(self: Any, hidden_states: Tensor) -> Tensor:
+    """Compute LayerNorm."""
+    return F.layer_norm(hidden_states, self.weight.shape, self.weight, self.bias, self.variance_epsilon)
+
+
 @contextlib.contextmanager
 def exact_rotations() -> Iterator[None]:
     """Compute the rotary positions and the scale of `transformers` in the dtype of the model."""
@@ -62,8 +69,11 @@ def exact_rotations() -> Iterator[None]:
         for module, name in ROTARY.items():
             if module in sys.modules:
                 patches.enter_context(patch(f"{module}.{name}.forward", _angles))
+        for module in (DEBERTA, DEBERTA_V2):
+            if module in sys.modules:
+                patches.enter_context(patch(f"{module}.scaled_size_sqrt", _scale))
         if DEBERTA in sys.modules:
-            patches.enter_context(patch(f"{DEBERTA}.scaled_size_sqrt", _scale))
+            patches.enter_context(patch(f"{DEBERTA}.DebertaLayerNorm.forward", _centred))
         if EUROBERT in sys.modules:
             patches.enter_context(patch(f"{EUROBERT}.EuroBertRMSNorm.forward", _normed))
         yield

@@ -54,7 +54,7 @@ class Disentangled(Positions):
         self.make_table = functools.partial(DistanceTable, self.num_rows, size, norm)
         self.dropout = Dropout(config.hidden_dropout_prob)
         has_maps = distance_maps == "own"
-        self.key = Linear(size, size) if has_maps and "c2p" in distance_terms else None
+        self.key = Linear(size, size, config.attention.key_bias) if has_maps and "c2p" in distance_terms else None
         self.query = Linear(size, size) if has_maps and "p2c" in distance_terms else None
 
     def shared(self) -> nn.Module:

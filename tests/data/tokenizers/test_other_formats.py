@@ -1,10 +1,12 @@
 """Tokenizers in other formats: the message names the format, and what it says to run makes a tokenizer that bertkit reads."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from conftest import make_text
+from family_tokenizers import TEXTS, save_tokenizer
 from tokenizers import ByteLevelBPETokenizer
 
 from bertkit.base.errors import InputError
@@ -40,6 +42,19 @@ def test_two_files_of_a_byte_level_bpe_are_named_and_converted(tmp_path: Path) -
     assert tokenizer(text[0])["input_ids"][1:-1] == library.encode(text[0]).ids
     (tmp_path / "vocab.json").rename(tmp_path / "vocab.other.json")
     assert message(tmp_path) == f"{tmp_path}: no vocab.txt or tokenizer.json in this directory"
+
+
+def test_two_files_beside_a_model_are_converted_by_the_class_of_the_model(tmp_path: Path) -> None:
+    """A RoBERTa tokenizer would add tokens to the vocabulary of a DeBERTa."""
+    transformers = pytest.importorskip("transformers")
+    save_tokenizer("deberta", tmp_path / "model")
+    library = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(library["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(map(" ".join, library["merges"])))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta"}))
+    (code,) = re.findall('python -c "(.*)"', message(tmp_path))
+    exec(code.replace("'DIR'", repr(str(tmp_path / "new"))), {"transformers": transformers})
+    assert load_tokenizer(tmp_path / "new")(list(TEXTS)) == load_tokenizer(tmp_path / "model")(list(TEXTS))
 
 
 @pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "gpt2", "no/such/vocab.txt"])

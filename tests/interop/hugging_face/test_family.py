@@ -39,6 +39,7 @@ CONFIGS: dict[str, Any] = {
     "ernie": transformers.ErnieConfig,
     "electra": transformers.ElectraConfig,
     "albert": transformers.AlbertConfig,
+    "deberta": transformers.DebertaConfig,
     "deberta-v2": transformers.DebertaV2Config,
     "eurobert": transformers.EuroBertConfig,
     "mpnet": transformers.MPNetConfig,
@@ -89,8 +90,17 @@ def shape(kind: str, number: int) -> dict[str, Any]:
         return {key: value for key, value in sizes.items() if key not in ("embedding_size", "use_task_id")} | {
             "hidden_size": 2 * head_size * heads, "type_vocab_size": types, "rope_parameters": rope, "eos_token_id": None,
         }  # fmt: skip
-    if kind in ("albert", "deberta-v2"):
+    if kind in ("albert", "deberta", "deberta-v2"):
         del sizes["classifier_dropout"]
+    if kind == "deberta":
+        del sizes["use_task_id"]
+        is_relative = number % 5 != 2
+        sizes |= {
+            "type_vocab_size": draw.randint(0, 2), "cls_dropout": draw.choice([None, 0.0, 0.3]), "relative_attention": is_relative,
+            "max_relative_positions": draw.choice([-1, 12]), "position_biased_input": draw.choice([True, False]),
+            "pooler_dropout": draw.choice([0.0, 0.2]), "pooler_hidden_act": draw.choice(["gelu", "tanh", "gelu_new"]),
+            "pos_att_type": draw.choice(["p2c|c2p", ["c2p", "p2c"], "c2p", ["p2c"]]) if is_relative else [],
+        }  # fmt: skip
     if kind == "deberta-v2":
         del sizes["use_task_id"]
         sizes |= {

@@ -120,7 +120,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, tup
     for number, (kind, heads) in enumerate(CASES):
         name = architecture(kind).classes[heads]
         # 4.30 has no masked LM of DeBERTa with embeddings of another size
-        more = {"embedding_size": shape(kind, number)["hidden_size"]} if kind == "deberta-v2" else {}
+        more = {"embedding_size": shape(kind, number)["hidden_size"]} if kind in ("deberta", "deberta-v2") else {}
         saved(folder / f"{name}-theirs", kind, heads, number, **more)
         model, _ = load_directory(folder / f"{name}-theirs")
         (folder / name).mkdir()
