@@ -223,6 +223,29 @@ def test_answers_are_slices_of_the_context() -> None:
     assert "A  B,\tcd é." in seen
 
 
+# the e of the second text has an accent of its own; U+0941 is a vowel sign without a combining class
+@pytest.mark.parametrize("context", ["a \u00e9 b", "a e\u0301 b", "a e\u0941\u0302 b", "e\u0301"])
+def test_an_answer_has_the_marks_that_the_tokenizer_removes(context: str) -> None:
+    """Google's script, too, answers with the whole word of the context."""
+    (word,) = [each for each in context.split() if each not in "ab"]
+    sample = example(context, word)
+    (feature,) = make_features([sample], LETTERS, 83)
+    assert isinstance(feature.label, tuple)
+    (prediction,) = answers_of([sample], [feature], [logits_for(feature, *feature.label)], with_null=True)
+    assert (prediction.text, prediction.chosen.end) == (word, context.index(word) + len(word))
+
+
+def test_a_mark_with_a_piece_of_its_own_is_no_part_of_another_answer() -> None:
+    cased = wordpiece({token: n for n, token in enumerate([*TOKENS, "##\u0301"])}, lowercase=False)
+    sample = example("a e\u0301 b", "e\u0301")
+    (feature,) = make_features([sample], cased, 83)
+    assert isinstance(feature.label, tuple)
+    first, last = feature.label
+    for end, answer in ((first, "e"), (last, "e\u0301")):
+        (prediction,) = answers_of([sample], [feature], [logits_for(feature, first, end)], with_null=True)
+        assert prediction.text == answer
+
+
 def test_null_odds_and_the_threshold_by_hand() -> None:
     sample = example("a b")
     (feature,) = make_features([sample], LETTERS, 7, window_step=2, max_query_length=1)

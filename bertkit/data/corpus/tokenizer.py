@@ -24,6 +24,7 @@ from bertkit.data.corpus.word_rules import Rules as Rules
 from bertkit.data.corpus.word_rules import VocabFacts as VocabFacts
 from bertkit.data.corpus.word_rules import Word as Word
 from bertkit.data.corpus.word_rules import WordRules, rules_named
+from bertkit.data.corpus.word_rules import after_marks as after_marks
 from bertkit.data.data_config import TokenizerConfig
 from bertkit.data.library_calls import library_call
 from bertkit.data.tokenizers.files import Files

@@ -111,7 +111,7 @@ class WordRules(ABC):
     def words(self, texts: list[str]) -> list[list[Word]]:
         """Cut texts into words, each of which is made of pieces of the text.
 
-        A combining accent belongs to the letter before it, and white space to the word before it; that at the beginning of a
+        A combining mark belongs to the letter before it, and white space to the word before it; that at the beginning of a
         text is left out.
         """
         return [
@@ -295,10 +295,16 @@ def _words(text: str, pieces: TextPieces, begins: NDArray[np.bool_]) -> list[Wor
     for first, last in itertools.pairwise([*np.flatnonzero(begins).tolist(), len(begins)]):
         places = pieces.offsets[first:last]
         start, end = min(place[0] for place in places), max(place[1] for place in places)
-        while end < len(text) and unicodedata.combining(text[end]):
-            end += 1
-        words.append(Word(start, end, pieces.ids[first:last]))
+        next_start = pieces.offsets[last][0] if last < len(begins) else len(text)
+        words.append(Word(start, after_marks(text, end, next_start), pieces.ids[first:last]))
     return words
+
+
+def after_marks(text: str, end: int, next_start: int) -> int:
+    """Return the end of a piece with the marks after it, such as accents, that a tokenizer has removed; the next piece has its own."""
+    while end < next_start and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    return end
 
 
 def flat_ids(encodings: Sequence[Encoding]) -> FlatIds:

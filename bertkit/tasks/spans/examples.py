@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, counted
-from bertkit.data.corpus.tokenizer import Tokenizer
+from bertkit.data.corpus.tokenizer import Tokenizer, after_marks
 from bertkit.tasks.feature import ContextToken, SpanFeature, pieces
 from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import IMPOSSIBLE, as_number, is_impossible
@@ -159,7 +159,7 @@ def make_features(
         asked = tokenizer.cut(question, settings.max_query_length)
         head = [facts.cls, *asked, *between]
         passage = pieces_of[example.context]
-        starts = _starts(passage.offsets)
+        starts, ends = _starts(passage.offsets), _ends(example.context, passage.offsets)
         room = max_seq_length - len(head) - 1
         windows = _windows(len(passage.ids), room, min(settings.window_step, room))
         gold = None if not example.answers else _gold_pieces(passage.offsets, example.answers[0])
@@ -170,9 +170,7 @@ def make_features(
                 label = (gold[0] - first + len(head), gold[1] - first + len(head))
             places = [
                 ContextToken(start, end, bool(is_max))
-                for start, (_, end), is_max in zip(
-                    starts[first:last], passage.offsets[first:last], is_max_context, strict=True
-                )
+                for start, end, is_max in zip(starts[first:last], ends[first:last], is_max_context, strict=True)
             ]
             origins = [*[None] * len(head), *places, None]
             ids = [*head, *passage.ids[first:last], facts.sep]
@@ -190,6 +188,12 @@ def _starts(offsets: Sequence[tuple[int, int]]) -> list[int]:
         last = start if start < end else last
         starts.append(last)
     return starts[::-1]
+
+
+def _ends(context: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Return where an answer ends that ends with each piece: after the marks that belong to its last letter, as in run_squad.py."""
+    next_starts = [*(start for start, _ in offsets[1:]), len(context)]
+    return [after_marks(context, end, most) for (_, end), most in zip(offsets, next_starts, strict=False)]
 
 
 def _windows(num_pieces: int, room: int, step: int) -> list[tuple[int, int]]:

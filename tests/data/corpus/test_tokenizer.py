@@ -383,9 +383,9 @@ def test_words_of_running_text_are_located(rules: Rules) -> None:
     letters = [chr(ord("a") + n) for n in range(26)]
     vocab = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     own = wordpiece({token: number for number, token in enumerate(vocab)}, lowercase=True, rules=rules)
-    texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK]"]
+    texts = ["", " \u200b", "It's  U.S. caf\u00e9,cafe\u0301 \u5317\u4eac [MASK] cafe\u0941"]
     name = ["[MASK]"] if rules == "hugging_face" else ["[", "MASK", "]"]
-    expected = ["It", "'", "s", "U", ".", "S", ".", "café", ",", "café", "北", "京", *name]
+    expected = ["It", "'", "s", "U", ".", "S", ".", "café", ",", "café", "北", "京", *name, "cafe\u0941"]
     actual = [
         [text[word.start : word.end] for word in words] for text, words in zip(texts, own.words(texts), strict=True)
     ]
