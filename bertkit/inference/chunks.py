@@ -69,8 +69,10 @@ def read_rows(
 ) -> Inputs:
     """Read texts, pairs, lists of words or rows from Python: in a list, array, frame, dataset, column or generator.
 
-    Messages name a text or pair of the wrong form by `place`, a format.
+    A tuple of texts is one pair, not several inputs. Messages name a text or pair of the wrong form by `place`, a format.
     """
+    if isinstance(inputs, tuple) and inputs and all(isinstance(one, str) or is_missing(one) for one in inputs):
+        inputs = [inputs]
     if not is_frame(inputs):
         values = ("" if is_missing(value) else value for value in iterated(inputs, INPUTS))  # as in a file
         start = list(itertools.islice(values, 1))

@@ -18,6 +18,7 @@ import yaml
 from conftest import LABELS, Capsys, headed_model, output_of, refused
 from task_configs import task_config
 
+import bertkit
 from bertkit import export_model, finetune, load_model, load_predictor, load_tokenizer
 from bertkit.apps.server.bodies import describe_model
 from bertkit.apps.server.models import open_models
@@ -716,6 +717,21 @@ def test_texts_without_a_mask_are_counted(make: Make, tmp_path: Path, capsys: Ca
     )
     predict(make("masked_lm"), tmp_path / "in.txt", "kan [MASK]\n", "top_k=1")
     assert "without a mask" not in capsys.readouterr().err
+
+
+def test_a_pair_of_texts_is_one_input_of_python(make: Make, tmp_path: Path) -> None:
+    """The function took it for two texts, where the predictor, the command and a request take a pair."""
+    model, pair = make("sequence", scale=3), ("kan lon", "mir")
+    (row,) = bertkit.predict(model, pair, device="cpu")
+    assert row == load_predictor(model, device="cpu")(pair)
+    assert row["probabilities"] != bertkit.predict(model, ["kan lon"], device="cpu")[0]["probabilities"]
+    views = []
+    for number, inputs in enumerate((pair, [pair])):
+        bertkit.view(model, input=inputs, steps=0, device="cpu", output=tmp_path / f"{number}.json")
+        views.append(json.loads((tmp_path / f"{number}.json").read_text()))
+    assert views[0] == views[1]
+    with pytest.raises(InputError, match=r"row 1: \('kan', 'lon', 'mir'\): this model takes pairs"):
+        bertkit.predict(model, ("kan", "lon", "mir"), device="cpu")
 
 
 def test_python_warns_of_the_inputs_as_the_command_does(make: Make) -> None:
