@@ -169,8 +169,9 @@ def read_table(task: AnyTask, table: InputTable, keep_rows: bool = False) -> Inp
     examples = task.read(reading)
     unit = table.unit or ", ".join(f"{setting} in column '{column}'" for setting, column in reading.columns)
     chunks = iter(lambda: list(itertools.islice(examples, READ_AT_ONCE)), [])
+    header = "" if table.has_header else " without a header"
     return Inputs(
-        f"{table.name} read as {table.format}: {unit}",
+        f"{table.name} read as {table.format}{header}: {unit}",
         chunks,
         table.short_rows,
         task,

@@ -247,7 +247,7 @@ def cell_table(
 ) -> InputTable:
     """Open rows of cells, at least one, as a table; the first one is a header, unless settings or the cells say otherwise."""
     first_line, first = next(rows)
-    columns, note, is_known = tuple(first), "", not all_names(task).isdisjoint(first)
+    columns, note, is_known = tuple(first), "", not all_names(task).isdisjoint(first) or _names_settings(task, first)
     has_places = bool(task.column_names) or any(isinstance(column, int) for column in vars(task.columns).values())
     has_header = (is_known or not has_places) if task.header is None else task.header
     if not (is_known or has_places or task.header):
@@ -264,6 +264,13 @@ def cell_table(
         columns = columns if note else task.column_names or tuple(f"column {n}" for n in range(len(first)))
     cells = _named_cells(name, columns, short_rows.fitted(name, rows, len(columns), len(first)))
     return InputTable(name, format, columns, cells, short_rows, has_header=has_header, counts=counts, note=note)
+
+
+def _names_settings(task: TaskConfig, cells: Sequence[str]) -> bool:
+    """Whether the columns that the settings number have, in this row, the names of the settings, such as text and label."""
+    numbered = {key: column for key, column in vars(task.columns).items() if isinstance(column, int)}
+    named = [cells[n].strip().lower() == key for key, n in numbered.items() if -len(cells) <= n < len(cells)]
+    return bool(named) and all(named)
 
 
 def _places(task: TaskConfig, rows: list[list[str]]) -> dict[int, str]:

@@ -94,7 +94,7 @@ SEQUENCES = [
     ("sequence", {"text": "question"}, {}, '"id","question"\n"7","kan, lon"\n', "csv: text in column 'question', id in column 'id'", [("kan, lon", None)]),
     ("mrpc", {}, {}, "index\t#1 String\t#2 String\n7\tkan\tlon\n", "tsv: text in column '#1 String', text_pair in column '#2 String', id in column 'index'",
      [("kan", "lon")]),
-    ("cola", {}, {}, "x\t1\t\tkan\n", "tsv: text in column 'sentence'", [("kan", None)]),
+    ("cola", {}, {}, "x\t1\t\tkan\n", "tsv without a header: text in column 'sentence'", [("kan", None)]),
     ("cola", {}, {}, "kan\n", "text: a text per line", [("kan", None)]),
     ("sequence", {}, {}, "type O\nlon O\n\n", "text: a text per line", [("type O", None), ("lon O", None), ("", None)]),
 ]  # fmt: skip
@@ -112,6 +112,21 @@ def test_text_input_is_read_by_format_and_column(
     inputs = opened(dataclasses.replace(task_of(name, **columns), **more), content, labels=LABELS)
     assert inputs.description == f"- read as {message}"
     assert rows_of(inputs) == expected
+
+
+@pytest.mark.parametrize(("columns", "first", "message"), [
+    ({"text": 0}, "fine,2", "csv without a header: text in column 'column 0'"),
+    ({"text": 0}, "text,stars", "csv: text in column 'text'"),
+    ({"text": 0, "label": 1}, "Text,Label", "csv: text in column 'Text'"),
+    ({"text": 0, "label": 1}, "text,2", "csv without a header: text in column 'column 0'"),
+    ({"text": 0, "label": 5}, "text,2", "csv: text in column 'text'"),  # an input needs no labels
+])  # fmt: skip
+def test_a_header_where_columns_have_numbers(columns: dict[str, Any], first: str, message: str) -> None:
+    """A first line with the settings' own names was a text more, and nothing said so."""
+    inputs = opened(task_of("sequence", **columns), f"{first}\nkan,3\n", name="in.csv")
+    assert inputs.description == f"in.csv read as {message}"
+    texts = [first.split(",")[0], "kan"] if "without" in message else ["kan"]
+    assert rows_of(inputs) == [(text, None) for text in texts]
 
 
 @pytest.mark.parametrize("line", ["\ufeff", "\u200b", "\u00a0\u2060"])

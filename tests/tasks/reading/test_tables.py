@@ -84,6 +84,10 @@ def test_columns_by_name_and_by_number(tmp_path: Path) -> None:
     source = read(tmp_path, "sequence", "train", "columns.text=-1", "columns.label=0")
     assert rows(source) == expected
     assert source.description.endswith("(tsv, without a header)")
+    write(tmp_path, "train.tsv", "label\ttext\n3\tfine\n5\tgood\n")  # the settings' own names
+    assert rows(read(tmp_path, "sequence", "train", *by_number)) == expected
+    write(tmp_path, "train.tsv", "3\ttext\n5\tgood\n")
+    assert rows(read(tmp_path, "sequence", "train", *by_number))[0] == ("0", "text", None, "3")
 
 
 def test_a_missing_header_is_thought_of_where_columns_have_their_usual_names(tmp_path: Path) -> None:
