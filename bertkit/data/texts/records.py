@@ -49,7 +49,7 @@ def documents_of_records(
         columns = {
             name: short for name, value in record.items() if name not in (field, "title") and (short := _short(value))
         }
-        document = PlacedDocument(without_surrogates(text).splitlines(), number, title, columns)
+        document = PlacedDocument(without_surrogates(text).split("\n"), number, title, columns)
         if filled := as_sentences(document, config.sentences != "lines"):
             yield filled
 

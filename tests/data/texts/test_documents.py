@@ -108,6 +108,16 @@ def test_every_format_gives_the_same_documents_again_and_again(tmp_path: Path, n
     assert corpus.has_document_breaks == (".t" in name.lower() or name == "no_ending")
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_only_a_line_feed_ends_a_line_in_every_format(tmp_path: Path, mark: str) -> None:
+    """Of a record such a mark inside a sentence made two."""
+    text = f"one {mark} two\r\nthree"
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    (tmp_path / "a.jsonl").write_text(jsonl([{"text": text}]))
+    for name in ("a.txt", "a.jsonl"):
+        assert read(tmp_path / name, sentences="lines") == [[f"one {mark} two", "three"]]
+
+
 def test_a_folder_is_read_in_order_and_other_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "2.txt").write_text("Two.")
