@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from bertkit.base.errors import InputError, in_one_line
-from bertkit.base.text_files import TOO_LARGE, WHOLE_MB
+from bertkit.base.text_files import TOO_LARGE, WHOLE_MB, without_surrogates
 
 _SAVE = "save the sheet as CSV"
 
@@ -52,7 +52,7 @@ def _rows(path: Path, rows: Iterable[tuple[_Cell, ...]]) -> Iterator[tuple[int, 
     width, blank = 0, list[int]()
     with _reading(path):
         for number, row in enumerate(rows, 1):
-            cells = ["" if cell.value is None or cell.data_type == "e" else str(cell.value) for cell in row]
+            cells = ["" if cell.value is None or cell.data_type == "e" else _unescaped(str(cell.value)) for cell in row]
             last = max((n for n, cell in enumerate(cells, 1) if cell.strip()), default=0)
             if not last:
                 blank += [number] if width else []
@@ -61,6 +61,13 @@ def _rows(path: Path, rows: Iterable[tuple[_Cell, ...]]) -> Iterator[tuple[int, 
             yield from zip(blank, itertools.repeat([""] * width))
             yield number, cells[: max(last, width)] + [""] * (width - len(cells))
             blank = []
+
+
+def _unescaped(cell: str) -> str:
+    """Replace characters that XML lacks, and Excel writes as in _x000D_."""
+    from openpyxl.utils.escape import unescape
+
+    return without_surrogates(unescape(cell))
 
 
 @contextlib.contextmanager

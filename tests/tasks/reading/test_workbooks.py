@@ -51,6 +51,18 @@ def test_an_error_in_a_cell_is_no_label_and_no_text(tmp_path: Path) -> None:
     ] == [True] * 2
 
 
+def test_a_character_that_excel_writes_by_its_number(tmp_path: Path) -> None:
+    """XML has no carriage return: in a cell it is _x000D_, and the underscore before such a text _x005F_ (ECMA-376, 22.9.2.19)."""
+    cells = ("one_x000D_\ntwo", "_x005F_x000D_", "a_x00_b", "_xD83D__xDE00_")
+    write(tmp_path, "train.xlsx", workbook([("text", "label"), *((cell, n % 2) for n, cell in enumerate(cells))]))
+    assert [row[1] for row in rows(read(tmp_path, "sequence", "train"))] == [
+        "one\r\ntwo",
+        "_x000D_",
+        "a_x00_b",
+        "\U0001f600",
+    ]
+
+
 def test_workbook_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = workbook(ROWS)
     for data in (whole[: len(whole) // 2], b"PK\x03\x04 and no more", b""):
