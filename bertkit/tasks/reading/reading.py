@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bertkit.base.errors import InputError, named, not_text, user_name
+from bertkit.base.text_files import is_blank
 from bertkit.tasks.reading.cells import Cells, CountedRows
 from bertkit.tasks.reading.labels import IdLike, Ids, Labels
 from bertkit.tasks.reading.tables import InputTable
@@ -123,7 +124,7 @@ class Reading:
 
     def note_empty(self, where: str, *texts: str | None) -> None:
         """Count an example with an empty text."""
-        if any(text is not None and not text.strip() for text in texts):
+        if any(text is not None and is_blank(text) for text in texts):
             self.empty.add(where)
 
 

@@ -139,6 +139,9 @@ def test_a_line_of_nothing_that_is_seen_is_blank(line: str) -> None:
     assert rows_of(opened(task_config("sequence"), records, "in.jsonl")) == [("kan", None), ("", None), ("lon", None)]
     table = f"text\ttext_pair\nkan\tlon\n{line}\n"
     assert rows_of(opened(task_config("sequence"), table, "in.tsv")) == [("kan", "lon"), ("", "")]
+    inputs = opened(task_config("sequence"), json.dumps({"text": line}), "in.jsonl")
+    assert rows_of(inputs) == [(line, None)]
+    assert inputs.warnings == ["1 example had an empty text, the first at in.jsonl:1; ignore their results"]
 
 
 def test_label_text_that_is_asked_for() -> None:
