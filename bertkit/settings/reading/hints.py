@@ -176,7 +176,7 @@ class Configuration:
         if is_option and one.value != at(self.defaults, key):
             return f"{one.text}: leaves the other values of {parent} unchanged; choose {parent}={one.value}"
         if is_known:
-            return self._value_of_other_tool(one)
+            return self._not_a_group(one) or self._value_of_other_tool(one)
         if parent in _ABSENT.keys() & self.groups.keys() and self.defaults.get(parent) is None:
             return f"'{key}': {_ABSENT[parent]}"
         if key == "segments.next_sentence":
@@ -191,6 +191,13 @@ class Configuration:
 
     def _is_of_plugin(self, key: str) -> bool:
         return plugins.has_setting(key) and top_level(key) in self.keys
+
+    def _not_a_group(self, one: Assignment) -> str | None:
+        """Return the error message for one value in place of a group of settings; None for any other."""
+        group = at(self.defaults, one.key)
+        if not isinstance(group, dict) or not group or one.value is None or isinstance(one.value, dict):
+            return None
+        return f"'{one.text}': {one.key} has settings of its own, {named(group)}"
 
     def _value_of_other_tool(self, one: Assignment) -> str | None:
         """Return the error message for a value such as float16 in precision=float16; None for any other."""

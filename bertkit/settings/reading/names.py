@@ -175,6 +175,8 @@ def _with_own_name(command: str, one: Assignment) -> Assignment:
         return dataclasses.replace(one, key=slot.setting if plugins.exists(one.key, one.value) else one.key)
     if one.key not in known and (setting := command_of(command).short.get(f"--{one.key}")):
         return dataclasses.replace(one, key=setting)
+    if str(one.value).startswith("{"):  # the settings of a group
+        return one
     setting, is_flag, own = meaning_of(command, one.key).partition("=")
     if is_flag:  # such as fp16
         return dataclasses.replace(one, key=setting, value=own) if synonyms.truth_of(one.value) else one
