@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.apps.retrieval.library import Hit
 from bertkit.apps.retrieval.questions import Question, questions_of, read_questions
 from bertkit.base.errors import InputError
 
@@ -40,6 +41,18 @@ def test_answers_in_json(tmp_path: Path) -> None:
     for wrong in ({"answers": [5]}, {"answers": [" "]}, {"answers": 5}):
         with pytest.raises(InputError, match="input: row 1: field 'answers' is not a text"):
             questions_of([{"question": "Where?", **wrong}])
+
+
+@pytest.mark.parametrize(("answer", "passage"), [
+    ("caf\u00e9", "The cafe\u0301 is open."), ("cafe\u0301", "The caf\u00e9 is open."), ("2020", "In \uff12\uff10\uff12\uff10."),
+])  # fmt: skip
+def test_a_passage_may_write_the_same_characters_in_another_way(answer: str, passage: str) -> None:
+    """The search finds it: a passage with the answer counted as wrong."""
+    hit = Hit(7, passage, "", "a.txt", "line 1", "a.txt#1", 1.0)
+    (question,) = questions_of([{"question": "Where?", "answers": [answer], "context": passage}])
+    assert question.is_right(hit)
+    (other,) = questions_of([{"question": "Where?", "answers": ["cafe"]}])
+    assert not other.is_right(hit)
 
 
 def test_rows_of_questions_with_too_few_cells_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

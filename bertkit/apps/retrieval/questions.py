@@ -1,6 +1,7 @@
 """Reading questions for a library, with labels: the answers or the right passage, if known."""
 
 import itertools
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,4 +123,5 @@ def _texts_in(answers: object) -> list[object]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
+    """Return a text to be compared: with the characters that the search takes as the same, in small letters, with single blanks."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
