@@ -155,21 +155,20 @@ class Embedder:
     ) -> list[list[int]]:
         """Return the ids of texts, with [CLS] and [SEP], which are put around given ids, too; the first text has the number `start`.
 
-        `prompt` is written before each text; None: the pooling's own prompt. Messages call the texts `what`.
+        `prompt` is written before each text, and its ids before given ones; None: the pooling's own prompt. Messages call the texts `what`.
         """
         prompt = self.pooling.prompt if prompt is None else prompt
         facts = self.tokenizer.facts
         for number, text in enumerate(texts, start):
             _check_text(text, f"{what}[{number}]", facts.size)
+        before = self.encode_ids([""], prompt=prompt)[0][1:-1] if prompt and {*map(type, texts)} != {str} else []
         given = [prompt + text for text in texts if isinstance(text, str)]
         encoded = iter(self.tokenizer.encode_texts([*map(self._lowered, given)] if self.pooling.lowercase else given))
-        return [
-            next(encoded)
-            if isinstance(text, str)
-            else text if text[:1] == [facts.cls] and text[-1:] == [facts.sep]
-            else [facts.cls, *text, facts.sep]
+        bare = (
+            text[1:-1] if isinstance(text, list) and (text[:1], text[-1:]) == ([facts.cls], [facts.sep]) else text
             for text in texts
-        ]  # fmt: skip
+        )
+        return [next(encoded) if isinstance(text, str) else [facts.cls, *before, *text, facts.sep] for text in bare]
 
     def _lowered(self, text: str) -> str:
         """Lower-case a text, each letter alone, as the library `tokenizers` does: the last sigma of a word is no other letter."""

@@ -168,6 +168,18 @@ def test_what_is_published_has_its_vectors(name: str, encoders: Path, tmp_path: 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["a default prompt", "a default prompt, not pooled", "no keys"])
+def test_the_ids_of_a_text_have_its_vector(name: str, encoders: Path, tmp_path: Path) -> None:
+    """Clients of OpenAI send ids; the prompt was not before them, but its tokens were left out of the mean."""
+    embed = load_embedder(make_folder(tmp_path / "in", encoders / "lower", **ROWS[name]))
+    whole = embed.tokenizer(TEXTS)["input_ids"]
+    by_text = embed.embed(TEXTS)
+    for ids in (whole, [own[1:-1] for own in whole]):
+        by_ids = embed.embed(ids)
+        assert np.abs(by_ids.vectors - by_text.vectors).max() < 1e-6
+        assert by_ids.num_cut == by_text.num_cut
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a new key of pooling": ({"pooling": {"embedding_dimension": WIDTH, "pooling_gamma": 2}}, "pooling_gamma=2: unknown key"),
     "a mode": ({"pooling": {"pooling_mode": "median"}}, "pooling_mode='median': expected some of cls, max"),
