@@ -65,11 +65,13 @@ def linear_of_each(inputs: Tensor, maps: Sequence[Linear]) -> Sequence[Tensor]:
     if not (inputs.is_cuda and torch.is_grad_enabled()):  # else a decoder would join its weights for every token
         return [each(inputs) for each in maps]
     weight = torch.cat([each.weight for each in maps])
-    biases: list[Tensor] = [
-        each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps
-    ]
-    bias = None if maps[0].bias is None else torch.cat(biases)
+    bias = None if maps[0].bias is None else torch.cat([_bias_of(each) for each in maps])
     return torch.split(F.linear(inputs, weight, bias), [len(each.weight) for each in maps], -1)
+
+
+def _bias_of(linear_map: Linear) -> Tensor:
+    """Return the bias, zeros for none."""
+    return linear_map.weight.new_zeros(len(linear_map.weight)) if linear_map.bias is None else linear_map.bias
 
 
 class RMSNorm(nn.RMSNorm):

@@ -117,9 +117,8 @@ class Labels:
 
     def __init__(self, task: TaskConfig, field: str | None, labels: tuple[str, ...], is_typed: bool) -> None:
         self.task, self.field, self.is_typed = task, field, is_typed
-        self.names = known = (
-            task.label_names or labels
-        )  # in the order of their numbers; none to take the labels from this file
+        # in the order of their numbers; none to take the labels from this file
+        self.names = known = task.label_names or labels
         in_files = dict(zip(task.labels_in_files or (), known, strict=False))  # as many, by `TaskConfig`
         self.by_value = dict(zip(known, known, strict=True)) | in_files
         self.by_spelling = {spelled(value): name for value, name in self.by_value.items()} | self.by_value

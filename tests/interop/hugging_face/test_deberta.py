@@ -29,11 +29,13 @@ PUBLISHED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def saved(folder: Path, class_name: str = "DebertaV2ForMaskedLM", **more: Any) -> Any:
+def saved(
+    folder: Path, class_name: str = "DebertaV2ForMaskedLM", published: dict[str, Any] = PUBLISHED, **more: Any
+) -> Any:
     """A model with random weights, saved by `transformers`."""
     torch.manual_seed(3)
-    settings = {key: value for key, value in (PUBLISHED | more).items() if key != "model_type"}
-    theirs = getattr(transformers, class_name)(transformers.DebertaV2Config(**settings)).eval()
+    config = transformers.AutoConfig.for_model(**published | more)
+    theirs = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.normal_(std=0.3)

@@ -1,12 +1,13 @@
 """DeBERTa of 2020: files as they are published, and settings that bertkit lacks."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_deberta as deberta
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 import bertkit
@@ -23,16 +24,7 @@ PUBLISHED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def saved(folder: Path, class_name: str = "DebertaForMaskedLM", **more: Any) -> Any:
-    """A model with random weights, saved by `transformers`."""
-    torch.manual_seed(3)
-    settings = {key: value for key, value in (PUBLISHED | more).items() if key != "model_type"}
-    theirs = getattr(transformers, class_name)(transformers.DebertaConfig(**settings)).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.normal_(std=0.3)
-    theirs.save_pretrained(folder)
-    return theirs
+saved = functools.partial(deberta.saved, class_name="DebertaForMaskedLM", published=PUBLISHED)
 
 
 def test_a_file_as_it_is_published(tmp_path: Path) -> None:
@@ -53,7 +45,7 @@ def test_a_file_as_it_is_published(tmp_path: Path) -> None:
 
 def test_a_fine_tuned_one_of_the_hub_is_read_with_its_pooler(tmp_path: Path) -> None:
     """As microsoft/deberta-base-mnli."""
-    theirs = saved(tmp_path, "DebertaForSequenceClassification", id2label={0: "no", 1: "perhaps", 2: "yes"})
+    theirs = saved(tmp_path, class_name="DebertaForSequenceClassification", id2label={0: "no", 1: "perhaps", 2: "yes"})
     ids = torch.randint(67, (3, 29))
     actual = bertkit.load_model(tmp_path)(ids).logits["sequence"]
     torch.testing.assert_close(actual, theirs(input_ids=ids).logits, rtol=0, atol=2e-5)

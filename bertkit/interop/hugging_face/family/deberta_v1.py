@@ -91,5 +91,5 @@ def _cut(name: str, tensor: Tensor, content: Content) -> Iterator[tuple[str, Ten
         and f"{name}: {tuple(tensor.shape)}, expected rows for the queries, keys and values of num_attention_heads={heads!r}; restore it"
     )
     assert isinstance(heads, int)
-    for part, rows in zip(_PARTS, tensor.view(heads, 3, -1, tensor.shape[-1]).unbind(1), strict=True):
+    for part, rows in zip(_PARTS, tensor.reshape(heads, 3, -1, tensor.shape[-1]).unbind(1), strict=True):
         yield f"{match[1]}{part}.weight", rows.flatten(0, 1)
