@@ -81,6 +81,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "beta2 0.999": {"optimizer.beta2": 0.999},
     "weight decay 0.1": {"optimizer.weight_decay": 0.1},
     "bfloat16": {"precision": "bf16"},
+    "narrow, bfloat16": NARROW | {"precision": "bf16"},
 }  # fmt: skip
 ROWS = (
     {
