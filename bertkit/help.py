@@ -31,8 +31,8 @@ options:
   --info             show versions, devices, and the directory of the configuration files
   --version
 
-model_dir= takes any model: a run, a checkpoint, a Hugging Face or TensorFlow directory, or a hub id. checkpoint= and init_from=
-are synonyms of model_dir=.
+model_dir= takes any model: a run, a checkpoint, a Hugging Face or TensorFlow directory, or a hub id,
+perhaps with a revision: ID@REVISION. checkpoint= and init_from= are synonyms of model_dir=.
 
 first steps:
   bertkit prepare corpus=python_docs tokenizer.vocab_size=4096 output_dir=runs/docs

@@ -16,10 +16,13 @@ _FOLDERS = re.compile("runs?|out|outputs?|models?|checkpoints?|data|tmp|exp|expe
 
 
 def is_id(name: str) -> bool:
-    """Return whether a name is a hub id: `organisation/model`, or `bert-...` without an organisation.
+    """Return whether a name is a hub id: `organisation/model`, or `bert-...` without an organisation; `@` and a branch, tag or commit may follow.
 
     A name is a path if its first part is an existing folder, or a usual folder name.
     """
+    if not re.fullmatch(r"[^@]*(@\w[\w./-]*)?", name):
+        return False
+    name, _, _ = name.partition("@")
     organisation, has_organisation, _ = name.partition("/")
     if not has_organisation:
         return re.fullmatch(r"bert-[\w.-]+", name) is not None
@@ -44,7 +47,8 @@ def check_model(name: str, setting: str) -> None:
     """Raise InputError unless a hub model is cached or the hub is reachable; does not import torch."""
     if not is_id(name) or Path(name).exists():
         return
-    if not (_cache() / f"models--{name.replace('/', '--')}").is_dir() and is_offline():
+    repository, _, _ = name.partition("@")
+    if not (_cache() / f"models--{repository.replace('/', '--')}").is_dir() and is_offline():
         raise missing_model_error(name, setting, "no network, or HF_HUB_OFFLINE is set")
 
 

@@ -9,7 +9,7 @@ texts/, from files to documents:
 corpus/, from documents to disk:
 
 2. Documents to a tokenizer: tokenizers/learn.py learns one, with the characters that tokenizers/alphabet.py chooses;
-   tokenizers/other_formats.py says how to convert others;
+   tokenizers/other_formats.py finds a vocabulary in another format, or says how to convert it;
    tokenizers/published.py reads those of published models; tokenizer.py builds the tokenizer, by the rules in word_rules.py, or for any
    other kind those in tokenizer_file.py.
    library_calls.py, beside this file, guards the calls of the library `tokenizers`.
@@ -43,6 +43,7 @@ Doors:
     corpus.statistics         counts of a corpus, and warnings about it
     tokenizers.published      the tokenizer that the files of a model describe
     tokenizers.files          the files of a tokenizer, and the class that reads them
+    tokenizers.other_formats  the files of a folder's vocabulary
     corpus.manifest           the manifest of a dataset
     corpus.prepared           the dataset on disk
     corpus.dataset_writer     encoded documents, also from shards, to the splits of a dataset

@@ -10,6 +10,7 @@ from bertkit.base.errors import InputError
 from bertkit.base.files import sha256_file
 from bertkit.base.hub_ids import is_id, missing_directory_error, path_of
 from bertkit.base.typed_settings import refuse
+from bertkit.data.tokenizers.other_formats import vocabulary_files
 from bertkit.interop.google.files import config_file, find_checkpoint
 from bertkit.interop.hugging_face.hub import fetch
 from bertkit.interop.hugging_face.weight_paths import has_weights, weight_paths
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 _TEXT_FILES = (
     "config.json",
     "bert_config.json",
-    "vocab.txt",
-    "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -120,7 +119,7 @@ def folder_of(directory: Path) -> Path:
 
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a folder has the file of a tokenizer."""
-    return (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file()
+    return bool(vocabulary_files(folder))
 
 
 def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path:
@@ -166,4 +165,5 @@ def hashes_of(directory: Path) -> dict[str, str]:
     """Hash the weights, configuration and tokenizer files of a model directory."""
     files = files_of(directory)
     texts = [path for name in _TEXT_FILES if (path := files.folder / name).is_file()]
-    return {path.name: sha256_file(path) for path in [*files.weights(), *texts]}
+    read = [*files.weights(), *texts, *vocabulary_files(files.folder)]
+    return {path.name: sha256_file(path) for path in read}

@@ -12,7 +12,7 @@ from bertkit.base.errors import InputError, refusing, warn
 from bertkit.base.text_files import JsonObject, read_json, read_whole
 from bertkit.base.typed_settings import at, read_object, refuse
 from bertkit.data.tokenizers.added_tokens import AddedTokens, read_added_tokens
-from bertkit.data.tokenizers.other_formats import refuse_other_formats
+from bertkit.data.tokenizers.other_formats import PAIR, refuse_other_formats, vocabulary_files
 
 CONFIG, SPECIAL_MAP, ADDED, MODEL = (
     "tokenizer_config.json",
@@ -43,14 +43,19 @@ class Files:
     model: JsonObject
 
     @property
+    def is_other(self) -> bool:
+        """Whether the vocabulary is in another format: a SentencePiece model, or a byte-level BPE in two files."""
+        return not self.content and self.path.suffix in (".model", ".json")
+
+    @property
     def class_name(self) -> str:
-        """The class by which `transformers` reads the files; "" if it takes tokenizer.json as it is."""
+        """The class by which `transformers` reads the files; "" if it takes tokenizer.json as it is, or none is named."""
         kind = str(self.model.get("model_type"))
-        usual = CLASSES.get(kind, "") if self.content else OF_VOCABULARY.get(kind, BERT)
+        usual = CLASSES.get(kind, "") if self.content or self.is_other else OF_VOCABULARY.get(kind, BERT)
         name = str(self.config.get("tokenizer_class") or self.model.get("tokenizer_class") or usual).removesuffix(
             "Fast"
         )
-        if not self.content:
+        if not self.content and not self.is_other:
             return BERT if name in GENERIC else name
         return "" if name in GENERIC or kind.startswith("modernbert") else name
 
@@ -63,10 +68,12 @@ class Files:
 def read_files(path: Path) -> Files:
     """Read the files in a folder, or a vocabulary file: a `vocab.txt` alone, or a `tokenizer.json` as it is, with its settings."""
     folder = path if path.is_dir() else path.parent
-    refuse_other_formats(path)
-    found = [each for each in (path, path / "tokenizer.json", path / "vocab.txt") if each.is_file()]
+    if not path.is_dir():
+        refuse_other_formats(path)
+    found = vocabulary_files(path) if path.is_dir() else [path]
     refuse(not found and f"{path}: no vocab.txt or tokenizer.json in this directory")
-    file, is_json = found[0], found[0].suffix == ".json"
+    file = found[0]
+    is_json = file.suffix == ".json" and not (path.is_dir() and file.name in PAIR)
     names = (CONFIG, SPECIAL_MAP, ADDED, MODEL) if path.is_dir() else (CONFIG, SPECIAL_MAP) if is_json else ()
     read = {name: read_object(folder / name) for name in names}
     for side in ("truncation_side", "padding_side"):
@@ -82,7 +89,7 @@ def read_files(path: Path) -> Files:
     )
     config = read.get(CONFIG, {}) if path.is_dir() else {**read.get(CONFIG, {}), "tokenizer_class": None}
     files = Files(file, content, config, *(read.get(name, {}) for name in (SPECIAL_MAP, ADDED, MODEL)))
-    if len(found) == 2 and files.class_name == BERT:
+    if content and len(found) == 2 and files.class_name == BERT:
         _check_same_ids(found[1], file, content)
     return files
 

@@ -1,32 +1,37 @@
-"""Tokenizers in formats that bertkit does not read, each with the way to convert it."""
+"""Vocabularies in formats that bertkit leaves to a class of `transformers`, each with the way to convert it where none is named."""
 
 from pathlib import Path
 
 from bertkit.base.errors import InputError
 
-PAIR = {"vocab.json", "merges.txt"}
+OWN, PAIR = ("tokenizer.json", "vocab.txt"), ("vocab.json", "merges.txt")
 HUB = "hf download ID --include 'tokenizer*' --include 'vocab*' --local-dir DIR"
 
 
-def refuse_other_formats(path: Path) -> None:
-    """Raise InputError for a file that does not exist, a SentencePiece model, and a byte-level BPE in two files.
+def vocabulary_files(folder: Path) -> list[Path]:
+    """List the files of a folder's vocabulary: `tokenizer.json` and `vocab.txt`; without both, those in other formats.
 
-    A folder may have them beside a `tokenizer.json` or a `vocab.txt`.
+    These are SentencePiece models, and a byte-level BPE in two files.
     """
+    if own := [path for name in OWN if (path := folder / name).is_file()]:
+        return own
+    pair = [folder / name for name in PAIR]
+    return [*sorted(folder.glob("*.model")), *(pair if all(path.is_file() for path in pair) else ())]
+
+
+def refuse_other_formats(path: Path) -> None:
+    """Raise InputError for a file that does not exist, and for another format's file, or a folder that has no more than these."""
     if not path.exists():
         expected = "expected vocab.txt, tokenizer.json or a directory with one"
         raise InputError(f"{path}: no such file; {expected}; for a tokenizer of the hub first {HUB}")
-    folder, names = (path, {file.name for file in path.iterdir()}) if path.is_dir() else (path.parent, {path.name})
-    if names & {"tokenizer.json", "vocab.txt"}:
-        return
-    if models := sorted(name for name in names if name.endswith(".model")):
+    first = next(iter(vocabulary_files(path)), path)
+    if first.suffix == ".model":
         way = f"copy it to DIR/spm.model, {_convert('DebertaV2Tokenizer', 'DIR')} (for a Unigram model"
-        if path.is_dir():
-            way = f"{_convert('AutoTokenizer', folder)} (if config.json names its class"
-        raise InputError(f"{folder / models[0]}: a SentencePiece model; {way}; needs sentencepiece), and use DIR")
-    if names & PAIR and all((folder / name).is_file() for name in PAIR):
-        way = _convert("AutoTokenizer" if (folder / "config.json").is_file() else "RobertaTokenizer", folder)
-        raise InputError(f"{folder}: a byte-level BPE in vocab.json and merges.txt; {way}, and use DIR")
+        raise InputError(f"{first}: a SentencePiece model; {way}; needs sentencepiece), and use DIR")
+    if first.name in PAIR and all(first.with_name(name).is_file() for name in PAIR):
+        has_model = first.with_name("config.json").is_file()
+        way = _convert("AutoTokenizer" if has_model else "RobertaTokenizer", first.parent)
+        raise InputError(f"{first.parent}: a byte-level BPE in vocab.json and merges.txt; {way}, and use DIR")
 
 
 def _convert(class_name: str, folder: Path | str) -> str:

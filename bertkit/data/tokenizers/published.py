@@ -20,6 +20,7 @@ from bertkit.base.typed_settings import at, checked, refuse
 from bertkit.data.library_calls import opened, tried
 from bertkit.data.tokenizers.added_tokens import AddedTokens
 from bertkit.data.tokenizers.files import BERT, CONFIG, Files, read_files, read_vocab_txt, warn_once
+from bertkit.data.tokenizers.other_formats import refuse_other_formats
 from bertkit.data.tokenizers.special_tokens import (
     BERTS,
     MAX_INPUT_CHARS_PER_WORD,
@@ -120,6 +121,8 @@ def read_published(
         content = parse_json(built.library.to_str())
         library = tried(files.path, built.library, content)
         return _published(files, library, content, files.config | files.special | built.config)
+    if files.is_other:
+        refuse_other_formats(path)
     settings = checked(_Settings, files.config, files.path.with_name(CONFIG))
     if files.class_name == BERT:
         return _of_bert(files, settings, lowercase)

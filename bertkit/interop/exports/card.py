@@ -236,8 +236,9 @@ def _batch(settings: Mapping[str, object], length: str) -> str:
 
 
 def _hub_id(model_dir: object) -> str | None:
-    """Return the name of a model on the hub; None for a local path."""
-    return model_dir if isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists() else None
+    """Return the name of a model on the hub, without its revision; None for a local path."""
+    is_of_hub = isinstance(model_dir, str) and is_id(model_dir) and not Path(model_dir).exists()
+    return str(model_dir).partition("@")[0] if is_of_hub else None
 
 
 def _cell(value: object) -> str:

@@ -5,7 +5,10 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 from bertkit.base.hub_ids import is_offline, missing_model_error
 
-_TOKENIZER = ("vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+_TOKENIZER = (
+    *("vocab.txt", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "*.model"),  # for a class of transformers
+)
 # the encoder of sentence-transformers may be in a folder; its other modules are small, and have their weights in either format
 _HUB_TEXTS = [
     *("*config.json", "modules.json", "config_sentence_transformers.json", *_TOKENIZER),
@@ -21,7 +24,7 @@ _HUB_WEIGHTS = (
 
 
 def fetch(name: str, setting: str) -> Path:
-    """Download the files of a hub model that the cache lacks, and return the local directory.
+    """Download the files of a hub model, perhaps of a revision, that the cache lacks, and return the local directory.
 
     Configuration, tokenizer and weights in one format are downloaded. `HF_HOME`, `HF_HUB_OFFLINE` and `HF_TOKEN` have their
     usual meaning. Messages name the `setting`. Raises InputError if neither the hub nor the cache has the model.
@@ -29,10 +32,12 @@ def fetch(name: str, setting: str) -> Path:
     is_offline()
     import huggingface_hub
 
+    repository, _, revision = name.partition("@")
     fault: Exception | None = None
     for patterns in _HUB_WEIGHTS:
         try:
-            snapshot = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HUB_TEXTS, *patterns]))
+            wanted = {"revision": revision or None, "allow_patterns": [*_HUB_TEXTS, *patterns]}
+            snapshot = Path(huggingface_hub.snapshot_download(repository, **wanted))
         except Exception as error:  # of the hub's client, the network or the disk
             fault = error
             if not hasattr(error, "snapshot_path"):  # with it, the cache lacks this format, but may have another

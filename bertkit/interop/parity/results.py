@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from bertkit.base.errors import InputError
 from bertkit.base.memory import require_memory
-from bertkit.data.corpus.tokenizer import load_tokenizer
 from bertkit.interop.hugging_face.architecture import writer_of
+from bertkit.interop.load import load_tokenizer
 from bertkit.interop.model_dir import folder_of, has_tokenizer
 from bertkit.interop.padded import PaddedBert
 from bertkit.interop.parity.certificate import full_tensors

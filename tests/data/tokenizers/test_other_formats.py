@@ -24,8 +24,8 @@ def test_sentence_piece_is_named(tmp_path: Path) -> None:
     model = tmp_path / "sp.model"
     model.write_bytes(b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
     copied = f"{model}: a SentencePiece model; copy it to DIR/spm.model, run python -c "
-    assert message(model).startswith(f'{copied}"from transformers import DebertaV2Tokenizer;')
-    assert f"AutoTokenizer.from_pretrained('{tmp_path}').save_pretrained('DIR')" in message(tmp_path)
+    for path in (model, tmp_path):
+        assert message(path).startswith(f'{copied}"from transformers import DebertaV2Tokenizer;')
 
 
 def test_two_files_of_a_byte_level_bpe_are_named_and_converted(tmp_path: Path) -> None:

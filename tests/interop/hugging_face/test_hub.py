@@ -68,9 +68,9 @@ def test_uncached_hub_name_is_refused_offline(cache: Path, name: str) -> None:
         load_tokenizer(name)
 
 
-IDS = ("bert-base-uncased", "google-bert/bert-base-uncased", "a/b.c_d-e")
+IDS = ("bert-base-uncased", "google-bert/bert-base-uncased", "a/b.c_d-e", "a/b@main", "bert-base@refs/pr/7")
 NO_IDS = ("runs/mini", "Out/mini", "mini", "here/mini", "runs/first/model", "./runs", "../runs", "/runs", "~/runs")
-NO_IDS += ("runs/", "", "a b", "a/b/c", "/no/where")
+NO_IDS += ("runs/", "", "a b", "a/b/c", "/no/where", "a/b@", "a@b/c", "a/b@c@d")
 
 
 @pytest.mark.parametrize(("name", "is_one"), [*((name, True) for name in IDS), *((name, False) for name in NO_IDS)])
@@ -91,7 +91,7 @@ class Snapshot:
     def __init__(self, folder: Path, *files: str) -> None:
         self.folder, self.files, self.asked = folder, files, []
 
-    def __call__(self, name: str, allow_patterns: list[str]) -> str:
+    def __call__(self, name: str, revision: str | None, allow_patterns: list[str]) -> str:
         fetched = list(huggingface_hub.utils.filter_repo_objects(self.files, allow_patterns=allow_patterns))
         for file in fetched:
             path = self.folder / file
@@ -101,6 +101,7 @@ class Snapshot:
         return str(self.folder)
 
 
+VOCABULARIES = [("vocab.json", "merges.txt"), ("spm.model",), ("sentencepiece.bpe.model",)]
 TEXT = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 OTHERS = ("README.md", "tf_model.h5", "flax_model.msgpack", "onnx/model.onnx", "rust_model.ot", "training_args.bin")
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
@@ -120,6 +121,30 @@ def test_only_what_is_needed_is_fetched(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert fetch("someone/bert", "model_dir") == tmp_path
     assert sorted(set(snapshot.asked)) == sorted({*TEXT, *fetched})
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_vocabularies_in_other_formats_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocabulary: tuple[str, ...]
+) -> None:
+    """Such as those of microsoft/deberta-base and deberta-v3-base, which have no tokenizer.json."""
+    snapshot = Snapshot(tmp_path, "config.json", "pytorch_model.bin", *vocabulary)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    fetch("someone/deberta", "model_dir")
+    assert {*snapshot.asked} == {"config.json", "pytorch_model.bin", *vocabulary}
+
+
+def test_a_revision_is_another_model(cache: Path, tokenizer: Tokenizer) -> None:
+    snapshot = cached(cache, "someone/bert", tokenizer)
+    (snapshot.parents[1] / "refs" / "step-0").write_text(REVISION[::-1])
+    export_model(small_model(tokenizer.vocab_size, seed=4), tokenizer, snapshot.with_name(REVISION[::-1]))
+    for name in ("someone/bert@step-0", f"someone/bert@{REVISION[::-1]}"):
+        assert resolve_model_dir(name) == snapshot.with_name(REVISION[::-1])
+    assert resolve_model_dir("someone/bert@main") == resolve_model_dir("someone/bert") == snapshot
+    with pytest.raises(
+        InputError, match=r"^model_dir=someone/bert@step-9: no such directory, and no hub model that is"
+    ):
+        resolve_model_dir("someone/bert@step-9")
 
 
 def test_the_modules_of_sentence_transformers_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +171,10 @@ def test_a_cache_that_lacks_the_preferred_weights(tmp_path: Path, monkeypatch: p
     class IncompleteError(FileNotFoundError):
         snapshot_path = "x"
 
-    def download(name: str, allow_patterns: list[str]) -> Any:
+    def download(name: str, revision: str | None, allow_patterns: list[str]) -> Any:
         if "model*.safetensors" in allow_patterns:
             raise IncompleteError
-        return Snapshot(tmp_path, "config.json", "pytorch_model.bin")(name, allow_patterns)
+        return Snapshot(tmp_path, "config.json", "pytorch_model.bin")(name, revision, allow_patterns)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert fetch("someone/bert", "model_dir") == tmp_path
