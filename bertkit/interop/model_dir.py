@@ -12,7 +12,7 @@ from bertkit.base.hub_ids import is_id, missing_directory_error, path_of
 from bertkit.base.typed_settings import refuse
 from bertkit.data.tokenizers.other_formats import vocabulary_files
 from bertkit.interop.google.files import config_file, find_checkpoint
-from bertkit.interop.hugging_face.hub import fetch
+from bertkit.interop.hugging_face.hub import fetch, fetch_tokenizer
 from bertkit.interop.hugging_face.weight_paths import has_weights, weight_paths
 from bertkit.interop.sentence_transformers.modules import encoder_dir
 from bertkit.train.checkpoint_files import checkpoints_dir, fault_of, newest_valid
@@ -148,6 +148,12 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
     if fault is not None:
         raise InputError(f"{setting}={model_dir} is damaged: {fault}; take another checkpoint")
     return path
+
+
+def resolve_tokenizer(name: str, setting: str = "tokenizer.path") -> Path:
+    """Return the path of a tokenizer, which for a hub id is downloaded; raises InputError if the hub has none of this name."""
+    path = path_of(name, setting)
+    return path if path.exists() or not is_id(name) else fetch_tokenizer(name, setting)
 
 
 def _model_of_run(run_dir: Path, named: str) -> Path:

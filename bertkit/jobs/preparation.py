@@ -7,6 +7,7 @@
 5. Publish the directory by one rename, with a manifest.
 """
 
+import dataclasses
 import shutil
 import sys
 from collections.abc import Iterator
@@ -31,11 +32,13 @@ from bertkit.data.data_config import InstancesConfig
 from bertkit.data.texts.documents import Corpus, open_corpus
 from bertkit.display.console import Progress
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
+from bertkit.interop.model_dir import resolve_tokenizer
 from bertkit.settings.prepare import PrepareSettings
 
 
 def prepare(settings: PrepareSettings, output_dir: Path) -> bool:
     """Make a dataset, or a shard of a dataset, from text; return False if it exists already."""
+    settings = _with_tokenizer_at_hand(settings)
     results = [Path(name) for name in (settings.output_dir, settings.dump) if name is not None]
     corpus = open_corpus(settings.corpus, leave_out=results, join_files=isinstance(settings.segments, InstancesConfig))
     formats = {kind for _, kind in corpus.files}
@@ -100,6 +103,13 @@ def merge_shards(settings: PrepareSettings, output_dir: Path) -> bool:
         facts = _write_dataset(settings, facts, has_document_breaks, files, partial)
         manifest.write_manifest(partial, facts)
     return True
+
+
+def _with_tokenizer_at_hand(settings: PrepareSettings) -> PrepareSettings:
+    """Download the tokenizer, if it is named by a model of the hub."""
+    path = settings.tokenizer.path
+    local = None if path is None else str(resolve_tokenizer(path))
+    return dataclasses.replace(settings, tokenizer=dataclasses.replace(settings.tokenizer, path=local))
 
 
 def _identity(settings: PrepareSettings) -> Facts:

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from bertkit.base.batch import IGNORED
 from bertkit.base.errors import InputError, counted
 from bertkit.data.corpus.tokenizer import Rules, Tokenizer, VocabFacts, load_tokenizer, train_tokenizer
 from bertkit.interop.hugging_face.tokenizer_classes import built_by_class
+from bertkit.interop.model_dir import resolve_tokenizer
 from bertkit.model.heads import BertWithHeads
 from bertkit.model.label_scale import LabelUnits
 from bertkit.objectives.objective import Moment, Objective
@@ -152,7 +152,7 @@ def new_tokenizer(settings: FinetuneSettings, splits: Callable[[], TrainingData]
     assert config is not None, "checked by the settings"
     rules: Rules | None = None if config.rules == "auto" else config.rules
     if config.path is not None:
-        path = Path(config.path)
+        path = resolve_tokenizer(config.path)
         return load_tokenizer(path, config.lowercase, rules, config.strip_accents, built_by_class)
     examples = splits().train.examples
 

@@ -24,6 +24,7 @@ from bertkit.data.corpus.prepared import SplitWriter, token_dtype
 from bertkit.data.corpus.statistics import CorpusStatistics, find_faults
 from bertkit.data.corpus.tokenizer import MAX_LENGTH, Tokenizer, VocabFacts, load_tokenizer
 from bertkit.data.corpus.tokenizer_file import is_unspaced
+from bertkit.data.tokenizers.other_formats import OWN, vocabulary_files
 
 SHARD_SETTINGS = ("shard", "part_bytes")  # settings of a shard that do not affect the merged dataset
 
@@ -121,6 +122,8 @@ def hash_vocabulary(source: Path) -> list[str]:
     """Return the SHA-256 of a vocabulary file, or of each tokenizer file in a folder."""
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "added_tokens.json")
     files = [path for path in (source, *(source / name for name in names)) if path.is_file()]
+    if others := [path for path in vocabulary_files(source) if path.name not in OWN]:
+        files += [*others, source / "config.json"]  # which names the class that reads them
     for path in files:
         check_size(path)
     return [sha256_file(path) for path in files]

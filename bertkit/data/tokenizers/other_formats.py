@@ -5,7 +5,6 @@ from pathlib import Path
 from bertkit.base.errors import InputError
 
 OWN, PAIR = ("tokenizer.json", "vocab.txt"), ("vocab.json", "merges.txt")
-HUB = "hf download ID --include 'tokenizer*' --include 'vocab*' --local-dir DIR"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
@@ -22,8 +21,8 @@ def vocabulary_files(folder: Path) -> list[Path]:
 def refuse_other_formats(path: Path) -> None:
     """Raise InputError for a file that does not exist, and for another format's file, or a folder that has no more than these."""
     if not path.exists():
-        expected = "expected vocab.txt, tokenizer.json or a directory with one"
-        raise InputError(f"{path}: no such file; {expected}; for a tokenizer of the hub first {HUB}")
+        expected = "expected vocab.txt, tokenizer.json, a directory with one, or a hub id such as google-bert/bert-base-uncased"
+        raise InputError(f"{path}: no such file; {expected}")
     first = next(iter(vocabulary_files(path)), path)
     if first.suffix == ".model":
         way = f"copy it to DIR/spm.model, {_convert('DebertaV2Tokenizer', 'DIR')} (for a Unigram model"

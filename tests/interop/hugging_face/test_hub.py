@@ -10,6 +10,7 @@ import torch
 from conftest import small_model
 from huggingface_hub import constants
 
+import bertkit
 import bertkit.base.hub_ids
 from bertkit import export_model, load_model, load_tokenizer
 from bertkit.base.errors import InputError
@@ -145,6 +146,16 @@ def test_a_revision_is_another_model(cache: Path, tokenizer: Tokenizer) -> None:
         InputError, match=r"^model_dir=someone/bert@step-9: no such directory, and no hub model that is"
     ):
         resolve_model_dir("someone/bert@step-9")
+
+
+def test_prepare_takes_the_tokenizer_of_a_hub_model(cache: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    snapshot = cached(cache, "someone/bert", tokenizer)
+    (snapshot / "model.safetensors").unlink()  # which is not asked for
+    made = {"corpus": ["Kan lor.\n\nMir san."], "output_dir": tmp_path / "data", "tokenizer.path": "someone/bert@main"}
+    bertkit.prepare(**made)
+    assert bertkit.load_tokenizer(tmp_path / "data").vocab == tokenizer.vocab
+    with pytest.raises(InputError, match=r"^tokenizer.path=someone/else: no such directory, and no hub model that is"):
+        bertkit.prepare(**made | {"tokenizer.path": "someone/else"})
 
 
 def test_the_modules_of_sentence_transformers_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,13 @@ def test_a_model_with_one_is_verified(tmp_path: Path) -> None:
     transformers.RobertaForMaskedLM(config).save_pretrained(folder)
     assert bertkit.verify(model_dir=folder).scores["within_tolerance"]
     assert {"vocab.json", "merges.txt"} < {*hashes_of(folder)}
+
+
+def test_a_dataset_of_another_vocabulary_is_another(tmp_path: Path) -> None:
+    folder, made = folder_of("roberta", tmp_path), {"corpus": [TEXTS[0]], "output_dir": tmp_path / "data"}
+    bertkit.prepare(**made, tokenizer={"path": folder})
+    bertkit.prepare(**made, tokenizer={"path": folder})
+    merges = (folder / "merges.txt").read_text(encoding="utf-8")
+    (folder / "merges.txt").write_text(merges[: merges.rindex("\n", 0, -1) + 1], encoding="utf-8")
+    with pytest.raises(InputError, match="vocabulary_sha256"):
+        bertkit.prepare(**made, tokenizer={"path": folder})
