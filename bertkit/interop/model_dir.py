@@ -151,9 +151,15 @@ def resolve_model_dir(model_dir: str | Path, setting: str = "model_dir") -> Path
 
 
 def resolve_tokenizer(name: str, setting: str = "tokenizer.path") -> Path:
-    """Return the path of a tokenizer, which for a hub id is downloaded; raises InputError if the hub has none of this name."""
+    """Return the path of a tokenizer: a file or a folder, the tokenizer of a run or a dataset, or that of a hub id, which is downloaded.
+
+    Raises InputError if the hub has no model of this name.
+    """
     path = path_of(name, setting)
-    return path if path.exists() or not is_id(name) else fetch_tokenizer(name, setting)
+    if not path.exists() and is_id(name):
+        return fetch_tokenizer(name, setting)
+    places = (path, path / "model", path / "tokenizer")
+    return next((place for place in places if vocabulary_files(place)), path)
 
 
 def _model_of_run(run_dir: Path, named: str) -> Path:

@@ -158,6 +158,13 @@ def test_prepare_takes_the_tokenizer_of_a_hub_model(cache: Path, tokenizer: Toke
         bertkit.prepare(**made | {"tokenizer.path": "someone/else"})
 
 
+def test_prepare_takes_the_tokenizer_of_a_run_or_a_dataset(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    for place, inside in (("run", "model"), ("dataset", "tokenizer")):
+        tokenizer.save(tmp_path / place / inside)
+        bertkit.prepare(corpus=["Kan lor."], output_dir=tmp_path / inside, tokenizer={"path": tmp_path / place})
+        assert bertkit.load_tokenizer(tmp_path / inside).vocab == tokenizer.vocab
+
+
 def test_the_modules_of_sentence_transformers_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `modules.json` a model would pool by the mean, whatever its own pooling is."""
     inside = [f"0_Transformer/{name}" for name in (*TEXT, "model.safetensors", "sentence_bert_config.json")]
