@@ -196,7 +196,7 @@ REFUSED = [  # a command; the setting and value that its error names, and the re
     ("finetune task=mrpc masking_rate=0.2", "pass masking.probability=0.2 to bertkit pretrain, whose output_dir is model_dir= here"),
     ("embed output_dir=x.txt model_dir=x input=y", "output=x.txt: expected a name that ends in .npy"),
     ("finetune batch=32 task=sst2 model_dir=x output_dir=y", "'batch=32': batch has settings of its own, 'sequences', 'micro_sequences', "),
-    ("finetune checkpoint={every:3} task=sst2 model_dir=x output_dir=y", "unknown key 'checkpoint.every'"),
+    ("finetune checkpoint={every:3} task=sst2 model_dir=x output_dir=y", "unknown key 'checkpoint.every'; checkpoint has only 'keep_last', "),
     ("prepare input=no.txt output_dir=x", "corpus.path=no.txt: no such file"),
     ("pretrain data_dir=x lr=3 optimizer.peak_learning_rate=4", "set optimizer.peak_learning_rate= once"),
     ("eval model_dir=x", "unknown command 'eval'; here it is bertkit evaluate; see"),

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from bertkit.base.errors import nearest, user_name
+from bertkit.base.errors import named, nearest, user_name
 from bertkit.base.text_files import JsonValue
 
 # settings that must not be empty, because "" would mean the working directory
@@ -41,10 +41,11 @@ class Place:
 
     def refuse_unknown(self, names: Iterable[object], known: Iterable[str]) -> None:
         """Note the names that this group does not have."""
-        known = set(known)
+        known = list(known)
+        all_known = f"; {self.path} has only {named(known)}" if self.path and known else ""
         for name in names:
             if name not in known:
-                self.refuse(f"unknown key '{self.inside(name).path}'{nearest(str(name), known)}")
+                self.refuse(f"unknown key '{self.inside(name).path}'{nearest(str(name), known) or all_known}")
 
     def is_unset(self, value: JsonValue) -> bool:
         """Whether the value only says that one has to be set."""

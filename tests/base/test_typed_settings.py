@@ -186,7 +186,7 @@ def test_one_of_several_groups_is_chosen_by_its_kind(pet: Any, built: Any) -> No
 
 
 @pytest.mark.parametrize(("pet", "message"), [
-    ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'\nmissing value: set pet.is_loud="),
+    ({"kind": "dog", "num_lives": 9}, "unknown key 'pet.num_lives'; pet has only 'kind', 'is_loud'\nmissing value: set pet.is_loud="),
     ({"kind": "cow", "num_lives": 9}, "pet.kind='cow': expected cat or tiger or dog"),
     ({"kind": ["dog"], "is_loud": True}, "pet.kind=['dog']: expected cat or tiger or dog"),
     ({"is_loud": True}, "missing value: set pet.kind= to cat or tiger or dog"),
