@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bertkit.data.batches.sampling import DrawnExamples
 from bertkit.data.corpus.prepared import PreparedDataset, open_prepared
@@ -28,9 +29,17 @@ class Row(NamedTuple):
     family: str = "Bert"
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
     whole_sentences: bool = False
+    bf16: bool = False
 
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NARROW = {
+    "initializer_range": 0.072,
+    "hidden_size": 192,
+    "num_attention_heads": 3,
+    "intermediate_size": 528,
+    "sparse_prediction": True,
+}
 ROWS = {
     "hugging_face": Row(2e-4, settings={"initializer_range": 0.02}),
     "hugging_face_wide": Row(2e-4, settings={"initializer_range": WIDE}),
@@ -41,10 +50,8 @@ ROWS = {
         1e-3, 0.3, "ModernBert",
         {"initializer_range": WIDE, "intermediate_size": 704, "sparse_prediction": True},
     ),
-    "hugging_face_narrow": Row(
-        1e-3, 0.3, "ModernBert",
-        {"initializer_range": 0.072, "hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 528, "sparse_prediction": True},
-    ),
+    "hugging_face_narrow": Row(1e-3, 0.3, "ModernBert", NARROW),
+    "hugging_face_narrow_bfloat16": Row(1e-3, 0.3, "ModernBert", NARROW, bf16=True),
 }  # fmt: skip
 
 
@@ -82,7 +89,7 @@ def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float
             (Path(folder) / name).write_text(text, encoding="utf-8")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     transformers.set_seed(seed)
-    _, masked, family, settings, _ = ROWS[row]
+    _, masked, family, settings, _, bf16 = ROWS[row]
     special = {"pad_token_id": facts.pad, "cls_token_id": facts.cls, "sep_token_id": facts.sep}
     special = special if family == "ModernBert" else {"pad_token_id": facts.pad}
     config = getattr(transformers, f"{family}Config")(vocab_size=facts.size, **SHAPE | special | settings)
@@ -101,6 +108,7 @@ def train(row: str, data: Path, output: Path, steps: int, seed: int, rate: float
         str(output), max_steps=steps, per_device_train_batch_size=SEQUENCES, learning_rate=rate, weight_decay=0.01, seed=seed,
         optim="adamw_torch_fused", lr_scheduler_type="linear", warmup_steps=int(WARMUP * steps), save_strategy="no",
         logging_strategy="no", report_to=[], disable_tqdm=True, dataloader_num_workers=0,
+        bf16=bf16, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=masked)
     transformers.Trainer(model, arguments, collator, rows, callbacks=[Snapshots()]).train()
