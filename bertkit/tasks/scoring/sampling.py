@@ -61,8 +61,8 @@ class Mean:
         sums = [sizes * each + like_all * each.mean() + half / 2 for each in (means, squares)]
         first, second = (each / (sizes + like_all + half) for each in sums)
         spread = mean * (1 - mean)  # the variance of a single answer, right or wrong
-        # 1 / the number of those answers
-        ratio = np.sum((second - first**2) / sizes) / spread if spread > 1e-12 else np.sum(1 / sizes)
+        # 1 / the number of those answers; where all values are equal, rounding may leave a variance below 0
+        ratio = np.sum(np.maximum(second - first**2, 0) / sizes) / spread if spread > 1e-12 else np.sum(1 / sizes)
         excess = Z**2 * ratio / num_groups**2
         center, width = (mean + excess / 2) / (1 + excess), np.sqrt(excess * spread + excess**2 / 4) / (1 + excess)
         return float(self.whole * (center - width)), float(self.whole * (center + width))

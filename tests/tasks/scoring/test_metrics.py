@@ -1,5 +1,6 @@
 """Scores against the official programs' numbers, libraries' own functions, and tables worked out by hand."""
 
+import itertools
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from task_configs import task_config
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.conll import chunks_of
 from bertkit.tasks.scoring.metrics import METRICS, MULTI_LABEL, TEXT_METRICS, module, score, signatures
+from bertkit.tasks.scoring.sampling import Mean
 from bertkit.tasks.scoring.squad import normalize_answer
 from bertkit.tasks.trainable import task_of
 from bertkit.train.processes import ALONE
@@ -371,3 +373,11 @@ def test_no_home_and_no_network_is_needed(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": "/proc/none", "HF_HOME": "/proc/none", "HF_HUB_OFFLINE": "1"}
     environment["TMPDIR"] = environment["TEMP"] = str(tmp_path)
     assert output_of([sys.executable, "-c", code], env=environment, cwd=tmp_path) == "0.5\n"
+
+
+def test_an_interval_of_equal_values_has_two_ends() -> None:
+    """A rounding error made the variance negative, and the run that had trained for it ended in an error instead of results."""
+    for size, part, whole in itertools.product((2, 3, 5, 7, 13), range(12), range(11, 13)):
+        low, high = Mean(np.full(size, part / whole)).interval()
+        assert 0 <= low <= part / whole + 1e-12
+        assert part / whole - 1e-12 <= high <= 1
