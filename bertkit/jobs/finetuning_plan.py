@@ -145,6 +145,12 @@ def start_finetuning(
     refuse(
         same and 0 < settings.reinit_layers < num_layers and f"reinit_layers={settings.reinit_layers}: {same}",
         same and settings.layer_decay != 1 and f"layer_decay={settings.layer_decay}: {same}",
+        frozen_depth > num_layers
+        and settings.layer_decay != 1
+        and f"layer_decay={settings.layer_decay}: has no effect with freeze={settings.freeze}; leave it out",
+        frozen_depth > num_layers + 1 - settings.reinit_layers
+        and f"reinit_layers={settings.reinit_layers} with freeze={settings.freeze}: a new layer would stay as it is drawn; change one of "
+        "them",
     )
     check_tokenizer(f"model_dir={settings.model_dir or ''}", tokenizer, model.config)
     reinitialise_top(model, settings.reinit_layers, settings.seed)

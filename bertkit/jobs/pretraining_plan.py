@@ -105,6 +105,9 @@ def _loaded(settings: PretrainSettings, dataset: PreparedDataset, source: Path) 
         refuse(model.config.attention.next_token_problems())
         model.config = dataclasses.replace(model.config, eos_token_id=dataset.tokenizer.facts.sep)
     say_once(f"starting from {settings.model_dir}, whose configuration replaces model=: {report}")
+    idle = [key for key in settings.explicit_keys if key.startswith("model.")]
+    if idle:
+        say_once(f"warning: {', '.join(idle)}: no effect with model_dir=, whose configuration is kept")
     frozen_depth = settings.frozen_depth(model.config.num_hidden_layers)
     moments = _read_moments(source, settings, model) if settings.init_moments else {}
     return Start(

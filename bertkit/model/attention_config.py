@@ -10,18 +10,19 @@ from bertkit.base.annotations import OptionOf
 from bertkit.base.intervals import Count, Interval, Positive, Size
 from bertkit.base.typed_settings import IF_SET, options_of, refuse
 
-# the settings that only some options use: the slot, and its options
-ONLY_WITH = {
-    "additive_size": ("score", "additive"), "max_distance": ("positions", "relative", "disentangled", "relative_bias"),
-    "distance_buckets": ("positions", "disentangled", "relative_bias"), "distance_terms": ("positions", "disentangled"),
-    "distance_maps": ("positions", "disentangled"), "distance_norm": ("positions", "disentangled"),
-    "also_learned": ("positions", "relative", "disentangled", "relative_bias", "rotary", "alibi"),
-    "relative_to": ("positions", "relative"), "rotary_base": ("positions", "rotary"),
-    "rotary_local_base": ("pattern", "alternating"), "rotary_factor": ("positions", "rotary"), "rotary_pairs": ("positions", "rotary"),
-    "window": ("pattern", "window", "alternating"), "full_every": ("pattern", "alternating"),
-    "block_size": ("pattern", "bigbird"), "random_blocks": ("pattern", "bigbird"), "random_seed": ("pattern", "bigbird"),
-    "compressed_size": ("pattern", "linformer"), "compression_shared": ("pattern", "linformer"),
-}  # fmt: skip
+# the settings that only some options use: the setting, the slot, and its options
+ONLY_WITH = (
+    ("additive_size", "score", "additive"), ("max_distance", "positions", "relative", "disentangled", "relative_bias"),
+    ("distance_buckets", "positions", "disentangled", "relative_bias"), ("distance_terms", "positions", "disentangled"),
+    ("distance_maps", "positions", "disentangled"), ("distance_norm", "positions", "disentangled"),
+    ("also_learned", "positions", "relative", "disentangled", "relative_bias", "rotary", "alibi"),
+    ("relative_to", "positions", "relative"), ("rotary_base", "positions", "rotary"),
+    ("rotary_local_base", "pattern", "alternating"), ("rotary_local_base", "positions", "rotary"),
+    ("rotary_factor", "positions", "rotary"), ("rotary_pairs", "positions", "rotary"),
+    ("window", "pattern", "window", "alternating"), ("full_every", "pattern", "alternating"),
+    ("block_size", "pattern", "bigbird"), ("random_blocks", "pattern", "bigbird"), ("random_seed", "pattern", "bigbird"),
+    ("compressed_size", "pattern", "linformer"), ("compression_shared", "pattern", "linformer"),
+)  # fmt: skip
 # the options that cannot be combined, and why
 CLASHES = (
     ("positions", ("relative", "rotary"), "score", "location", "a location score uses no keys"),
@@ -95,6 +96,9 @@ class AttentionConfig:
             ),
             not (self.bias or self.key_bias)
             and "attention.key_bias=false: has no effect with attention.bias=false; leave it out",
+            self.score == "location"
+            and not self.key_bias
+            and "attention.key_bias=false: has no effect with attention.score=location, which uses no keys; leave it out",
             self.positions == "disentangled"
             and self.key_value_heads is not None
             and f"attention.key_value_heads={self.key_value_heads} with attention.positions=disentangled: the maps of all heads read its "
@@ -112,12 +116,12 @@ class AttentionConfig:
 
     def without_effect(self, name: str) -> list[str]:
         """Return an error line if a setting has no effect with the chosen options."""
-        if name not in ONLY_WITH:
-            return []
-        slot, *options = ONLY_WITH[name]
-        if vars(self)[slot] in options:
-            return []
-        return [f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"]
+        lines = [
+            f"attention.{name}: has no effect without attention.{slot}={' or '.join(options)}; leave it out"
+            for setting, slot, *options in ONLY_WITH
+            if setting == name and vars(self)[slot] not in options
+        ]
+        return lines[:1]
 
     def unused(self, explicit_keys: Iterable[str]) -> list[str]:
         """Return an error line for each setting of attention that the user set and that has no effect with the chosen options."""

@@ -23,6 +23,14 @@ BASE_HIDDEN_SIZE = 768  # the published learning rates are for encoders of this 
 MAX_RATE = 1e-3
 MIN_STEPS, MAX_EPOCHS = 100, 20  # of own rows, if the number of epochs is auto
 NO_DATA = "missing value: set data_dir= to the task's folder, or task.files.train= to a file"
+# what no part of a model from scratch reads, by its decoder
+WITHOUT_EFFECT = {
+    "transformer": ("model.type_vocab_size", "model.initializer_range", "model.task_transform", "norm.of_embeddings"),
+    "rnn": (
+        "model.type_vocab_size", "model.initializer_range", "model.task_transform", "model.scale_outputs", "model.hidden_act",
+        "model.attention_probs_dropout_prob", "model.layer_norm_eps",
+    ),
+}  # fmt: skip
 RATE_TIMES_SIZE = 0.36  # for models from scratch: learning rate times hidden size
 
 
@@ -114,6 +122,11 @@ class FinetuneSettings(TrainingSettings):
             self.calibrate
             and self.dev_share == 0
             and "calibrate=true: dev_share=0 leaves no held-out rows to fit a temperature on; set dev_share=0.1",
+            unused(
+                self.evaluation,
+                "evaluation.",
+                ("patience", self.dev_share == 0, "with dev_share=0, which measures after the last step alone"),
+            ),
             self.calibrate
             and self.head.kind != "linear"
             and f"calibrate=true: head.kind={self.head.kind} has no last linear map that could hold the temperature; leave one of them out",
@@ -148,6 +161,15 @@ class FinetuneSettings(TrainingSettings):
         problems = unused(self, "", ("reinit_layers", True, why, 0), ("freeze", True, why), *rows) + [
             f"missing value: set {name} for decoder={decoder.kind}" for name, value in required.items() if value is None
         ]
+        problems += [
+            f"{key}: has no effect with decoder={decoder.kind}; leave it out"
+            for key in WITHOUT_EFFECT[decoder.kind]
+            if key in self.explicit_keys
+        ]
+        if self.norm is not None and self.norm.placement != decoder.norm and "decoder.norm" in self.explicit_keys:
+            problems.append(
+                f"decoder.norm={decoder.norm}: has no effect with norm.placement={self.norm.placement}; set one of them"
+            )
         if self.model is not None and self.model.frequency_biases:
             problems.append("model.frequency_biases=true: only for masked LM and next tokens (pretrain); leave it out")
         attention = self.attention or AttentionConfig()

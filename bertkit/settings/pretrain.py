@@ -149,6 +149,10 @@ class PretrainSettings(TrainingSettings):
             self._final_phase_problems(),
             self._objective_problems(),
             self._model_problems(),
+            self._draws_blocks
+            and self.segments.short_seq_prob > 0
+            and "segments.short_seq_prob" in self.explicit_keys
+            and f"segments.short_seq_prob={self.segments.short_seq_prob}: has no effect on blocks of full sentences; leave it out",
             self.optimizer.peak_learning_rate == "auto"
             and "optimizer.peak_learning_rate=auto: expected a number; auto is for fine-tuning",
         )
@@ -163,6 +167,12 @@ class PretrainSettings(TrainingSettings):
         """Whether each token predicts the next one; with model_dir=, auto is resolved when the model is opened."""
         is_causal = self.model_dir is None and self.attention.pattern == "causal"
         return self.objective == "next_token" or (self.objective == "auto" and is_causal)
+
+    @property
+    def _draws_blocks(self) -> bool:
+        """Whether the examples are blocks of full sentences."""
+        own, keys = self.segments, self.explicit_keys
+        return (own.for_next_tokens(keys) if self.predicts_next_token else own).kind == "full_sentences"
 
     @property
     def heads(self) -> Sequence[str]:
@@ -198,11 +208,22 @@ class PretrainSettings(TrainingSettings):
         problems += head_problems(
             self.attention, self.pooling, [head for head in self.heads if head == "next_sentence"]
         )
+        if shape.shared_layers:
+            problems += self._problems_of_one_layer()
         if self.segments.has_pairs and shape.type_vocab_size == 1:
             problems.append(
                 f"model.type_vocab_size={shape.type_vocab_size}: segment pairs need 2; set it, or use segments=full_sentences"
             )
         return problems
+
+    def _problems_of_one_layer(self) -> list[str]:
+        """List settings by which single layers differ, where all layers are one."""
+        attention = self.attention
+        has_bases = attention.pattern == "alternating" and attention.positions == "rotary"
+        is_other = has_bases and attention.rotary_local_base not in (None, attention.rotary_base)
+        usual = {"norm.before_first=true": not self.norm.before_first, "attention.rotary_local_base=null": is_other}
+        why = "model.shared_layers=true: the first layer cannot differ from the others"
+        return [f"{why}; set {setting}" for setting, differs in usual.items() if differs]
 
     def as_begun(self, begun: JsonObject) -> Self:
         """Return the settings with those that a run began with, where a default is that of the model's size and the user sets none."""

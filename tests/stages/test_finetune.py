@@ -800,6 +800,8 @@ def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
     ("freeze=3", "freeze=3: expected embeddings or encoder or layers:K such as layers:6 or null"),
     ("freeze=layers:4", "freeze=layers:4: the model has 3 layers"),
     ("reinit_layers=4", "reinit_layers=4: the model has 3 layers"),
+    ("reinit_layers=2 freeze=layers:2", "reinit_layers=2 with freeze=layers:2: a new layer would stay as it is drawn"),
+    ("layer_decay=0.5 freeze=encoder", "layer_decay=0.5: has no effect with freeze=encoder; leave it out"),
     ("task.max_seq_length=64", "task.max_seq_length=64 exceeds the model's max_position_embeddings=41"),
     ("task.labels=[good,ugly]", "unknown label 'bad'"),
     ("schedule.warmup_steps=100", "schedule.warmup_steps=100 exceeds the 14 steps of the run"),
@@ -813,6 +815,7 @@ def test_a_missing_model_or_a_wrong_place_is_said_before_the_files_are_read(
     ("calibrate=true task=tagging", "calibrate=true: task=tagging is no classification; leave it out"),
     ("calibrate=true task=spans", "calibrate=true: task=spans is no classification; leave it out"),
     ("calibrate=true task=translation decoder=bert", "calibrate=true: task=translation is no classification"),
+    ("evaluation.patience=2 dev_share=0", "evaluation.patience=2: has no effect with dev_share=0"),
     ("calibrate=true dev_share=0", "calibrate=true: dev_share=0 leaves no held-out rows"),
     ("task=sequense", "task=sequense; did you mean 'sequence'?"),
 ])  # fmt: skip

@@ -364,11 +364,15 @@ def test_checkpoint_files_follow_umask(prepared_dir: Path, tmp_path: Path) -> No
     assert modes == {0o640}
 
 
-def test_continuing_from_a_model(prepared_dir: Path, tmp_path: Path) -> None:
-    """The first loss of a continued run is that of the model it starts from, and its shape replaces model=."""
+def test_continuing_from_a_model(prepared_dir: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """The first loss of a continued run is that of the model it starts from, and its shape replaces model=, which is said."""
     assert pretrain(prepared_dir, tmp_path / "first", "steps=5") == 0
     more = [f"init_from={tmp_path / 'first'}", "model=mini", "steps=2", "schedule.warmup_steps=1"]
-    assert pretrain(prepared_dir, tmp_path / "second", *more) == 0
+    capsys.readouterr()
+    assert pretrain(prepared_dir, tmp_path / "second", *more, "model.hidden_dropout_prob=0.4") == 0
+    (warning,) = (line for line in capsys.readouterr().out.splitlines() if "no effect with model_dir=" in line)
+    assert warning.startswith("warning: model.")
+    assert "model.hidden_dropout_prob: no effect with" in warning
     manifest = json.loads((tmp_path / "second" / "manifest.json").read_text())
     assert " tensors" in manifest["init_from"]["summary"]
     assert load_model(tmp_path / "second").config.hidden_size == 32
