@@ -13,7 +13,7 @@ _BETWEEN = re.compile(r"[\s,\ufeff]*")
 
 
 def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator[tuple[int, JsonValue, str]]:
-    """Yield the elements of an array, or the values that follow one another, each with its line; one at a time is in memory.
+    """Yield the elements of arrays, or the values that follow one another, each with its line; one at a time is in memory.
 
     The third item is the value's text; it is empty for the elements of an array. Raises InputError if a value is not JSON, is
     nested too deeply, has a key twice, or has more than WHOLE_MB.
@@ -35,7 +35,8 @@ def json_values(name: Path | str, blocks: Iterator[tuple[int, str]]) -> Iterator
                 position += is_array
                 continue
             if is_array and text[begin : begin + 1] == "]":
-                return
+                is_array, position = None, begin + 1  # another array may follow, where files were joined
+                continue
             value, end, fault = None, begin, ""
             try:
                 value, end = decoder.raw_decode(text, begin)

@@ -76,7 +76,11 @@ def test_json_values_are_read_in_blocks_of_any_size(
             lines.append(lines[-1] + one.count("\n") + 2)
         assert [line for line, _, _ in actual] == lines
         assert [text for _, _, text in actual] == (["" for _ in actual] if is_array else written * 9)
+    path.write_text('[{"a": 1},\n2]\n[3]\n{"a": 4}\n', encoding="utf-8")  # arrays in files that were joined
+    actual = list(json_values(path, read_lines(path, in_blocks=True)))
+    assert [(line, value) for line, value, _ in actual] == [(1, {"a": 1}), (2, 2), (3, 3), (4, {"a": 4})]
     for text, line in (
+        ("[1]\n]", 2),
         ('[{"a": 1},\n{"a": }' + " " * 999, 2),
         ("[1,\n2", 2),
         ('{"a": "\n', 1),
