@@ -22,7 +22,7 @@ from bertkit.run.outputs import check_outputs, has_content, is_stream, opened_ou
 from bertkit.settings.predict import PredictSettings
 from bertkit.tasks.reading.cells import Cells, id_text
 from bertkit.tasks.reading.readers import Inputs
-from bertkit.tasks.reading.writers import PredictionFormat
+from bertkit.tasks.reading.writers import PredictionFormat, flat
 from bertkit.tasks.task import AnyTask, Example, ExtraFile, Row
 
 
@@ -128,10 +128,11 @@ def _joined(fields: Cells, row: Row, copied: Sequence[str]) -> Row:
     The fields in `copied` are the input's own, and stay as they are in the input, unless the task has read another column.
     """
     kept = {name: fields[name] for name in copied if name in fields and _is_copy(fields[name], row[name])}
+    taken = {*row, *flat(row)}
     joined = Row()
     for name, value in fields.items():
         own = name
-        while (own in row and name not in kept) or (own != name and own in fields):
+        while (own in taken and name not in kept) or (own != name and own in fields):
             own = f"input_{own}"
         joined[own] = value
     return joined | row | kept

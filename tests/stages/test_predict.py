@@ -1,5 +1,6 @@
 """Predictions as a user meets them: a line for each input, from files and pipes, for every head."""
 
+import csv
 import itertools
 import json
 import re
@@ -372,6 +373,17 @@ def test_no_field_of_an_input_replaces_a_prediction(make: Make, tmp_path: Path) 
         assert {key: row[key] for key in others} == others
         if field not in copied:
             assert row["input_input_text" if field == "text" else "input_words"] == record[field] != row[field]
+
+
+def test_the_probabilities_of_an_earlier_model_stay_in_a_table(make: Make, tmp_path: Path) -> None:
+    """Two models are compared from table to table: the later one's column took the place of the earlier one's."""
+    column = f"probabilities.{LABELS['sequence'][0]}"
+    write_to, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    write_to.write_text(f"text,{column}\nkan,7\n")
+    arguments = [f"model_dir={make('sequence')}", f"input={write_to}", f"output={output}", "device=cpu"]
+    assert run(["predict", *arguments, "carry_input=true"]) == 0
+    (row,) = csv.DictReader(output.open())
+    assert row[f"input_{column}"] == "7" != row[column]
 
 
 def test_the_ids_of_an_input_are_kept(make: Make, tmp_path: Path) -> None:

@@ -109,16 +109,16 @@ class Csv(PredictionFormat):
 
     def put(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Write a chunk of rows, before the first one the names of the columns; raises InputError for a column that they lack."""
-        flat = [_flat(row) for row in rows]
-        names = _columns(flat)
-        if flat and not self.columns:
+        cells = [flat(row) for row in rows]
+        names = _columns(cells)
+        if cells and not self.columns:
             self.columns = names
             self._write([self.columns])
         if unknown := [name for name in names if name not in self.columns]:
             raise InputError(
                 f"output: a later row has {named(unknown)}, for which the file has no column; write .jsonl or .parquet"
             )
-        self._write([_cell(row.get(column), self.separator) for column in self.columns] for row in flat)
+        self._write([_cell(row.get(column), self.separator) for column in self.columns] for row in cells)
         self.file.flush()
 
     def _write(self, rows: Iterable[Iterable[str]]) -> None:
@@ -147,12 +147,12 @@ def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
 
 
-def _flat(row: Mapping[str, object]) -> dict[str, object]:
+def flat(row: Mapping[str, object]) -> dict[str, object]:
     """Replace a mapping in a row by its items, as in `probabilities.good`."""
-    flat: dict[str, object] = {}
+    cells: dict[str, object] = {}
     for name, value in row.items():
-        flat |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
-    return flat
+        cells |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+    return cells
 
 
 def _cell(value: object, separator: str) -> str:
