@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bertkit.base.errors import InputError, is_missing, named, user_name
-from bertkit.base.text_files import control_character
+from bertkit.base.text_files import control_character, is_blank
 from bertkit.tasks.reading.cells import CountedRows, id_text
 from bertkit.tasks.task_config import TaskConfig
 
@@ -272,6 +272,7 @@ _OTHER_LIST = re.compile(
 _OTHER_TAGS = re.compile(r"""\[.*\]|(?:.*[\w'")\]}][,;](?:\s.*)?)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+_BETWEEN_WORDS = re.compile("[ \t\r\n]+")  # a no-break space is part of a word, as in CoNLL
 
 
 def _is_number(part: object) -> bool:
@@ -322,7 +323,7 @@ def _separated(text: str, refused: re.Pattern[str]) -> Sequence[str]:
         raise ValueError(
             f"{text!r:.80}: expected a list with commas and quotes, as in \"['a', 'b']\"; write JSON lines"
         )
-    return text.split()
+    return [] if is_blank(text) else [*filter(None, _BETWEEN_WORDS.split(text))]
 
 
 def spelled(label: Label) -> str:

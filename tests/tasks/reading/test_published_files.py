@@ -217,6 +217,18 @@ def test_white_space_is_a_word(tmp_path: Path) -> None:
     assert tagged(read(tmp_path, "tagging", "train")) == [(("Sue", "\n", "\u00a0"), ("B-PER", "O", "O"))]
 
 
+def test_a_no_break_space_is_part_of_a_word_in_a_cell_too(tmp_path: Path) -> None:
+    """As in CoNLL and in a file of words: the same sentence had more words, and other tags, from a table."""
+    for name, content in {
+        "train.conll": "Sue B-PER\nran O\n10\u00a0km O\n",
+        "train.csv": 'words,tags\n" Sue\tran\n10\u00a0km ",B-PER O O\n',
+        "train.jsonl": json.dumps({"words": "Sue ran 10\u00a0km", "tags": "B-PER O  O"}),
+    }.items():
+        write(tmp_path, name, content)
+        source = read(tmp_path, "tagging", "train", f"files.train={name}")
+        assert tagged(source) == [(("Sue", "ran", "10\u00a0km"), ("B-PER", "O", "O"))]
+
+
 @pytest.mark.parametrize(
     ("value", "word"),
     [
