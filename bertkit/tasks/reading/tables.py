@@ -22,9 +22,9 @@ from bertkit.tasks.reading.json_records import cells_of, json_lines, json_record
 from bertkit.tasks.task_config import Column, TaskConfig, first_name, must_exist, names_of
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
-# only cells with a quote, a tab or a line break are in quotes, and for Excel those with a comma
+# only cells with a quote, a tab, a line break or a carriage return are in quotes, and for Excel those with a comma
 _WHERE_NEEDED = [
-    re.compile(rf'(?:(?:"[^"{mark}]*+(?:[{mark}]|"")(?:[^"]|"")*+"|[^"{mark}]*+)[\t\n])++')
+    re.compile(rf'(?:(?:"[^"\r{mark}]*+(?:[\r{mark}]|"")(?:[^"]|"")*+"|[^"{mark}]*+)[\t\n])++')
     for mark in (r"\t\n", r",\t\n")
 ]
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")

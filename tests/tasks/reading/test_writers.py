@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from task_files import read, rows, write
 
 from bertkit.base.errors import InputError
 from bertkit.tasks.reading.writers import Csv, Parquet, PredictionFormat, Tsv
@@ -29,6 +30,18 @@ def test_texts_in_tables_are_read_by_python_and_pandas(kind: type[Csv], mark: st
     assert frame["text"].tolist() == TEXTS
     begins = 'text,label\n"a\nb",x\n"a\r\nb",x\n"a\rb",x\n'  # a line feed ends a row
     assert file.getvalue().startswith(begins.replace(",", mark))
+
+
+@pytest.mark.parametrize("kind", [Csv, Tsv])
+def test_texts_in_tables_are_read_back(kind: type[Csv], tmp_path: Path) -> None:
+    """A cell of a TSV file that is in quotes for a carriage return alone kept them."""
+    file = io.StringIO(newline="")
+    texts = [text for text in TEXTS if text]
+    kind(file, ",").put([{"text": text, "label": "x" if n % 2 else "y"} for n, text in enumerate(texts)])
+    write(tmp_path, f"train.{kind.__name__.lower()}", file.getvalue())
+    assert [row[1] for row in rows(read(tmp_path, "sequence", "train"))] == texts
+    write(tmp_path, "train.tsv", 'text\tlabel\na, b\tx\n"c\rd"\ty\n')
+    assert [row[1] for row in rows(read(tmp_path, "sequence", "train", "files.train=train.tsv"))] == ["a, b", "c\rd"]
 
 
 def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
