@@ -41,7 +41,7 @@ _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile
 _REMARK = re.compile(r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b")  # in MultiCoNER, CoNLL-U Plus and others
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a multiword range or an empty node in CoNLL-U
 _NAMES_OF_WORDS = {"word", "words", "token", "tokens"}
-_NAMES_OF_TAGS = {"tag", "tags", "ner", "ner_tags", "pos", "pos_tags", "label", "labels"}
+_NAMES_OF_OTHERS = {"id", "tag", "tags", "ner", "ner_tags", "pos", "pos_tags", "label", "labels"}
 MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
 
@@ -196,7 +196,6 @@ _LAYOUTS = {
     "conllu": _Layout(FORM, UPOS, comment="#", document="# newdoc", no_word=_NO_WORD, num_cells=10),
 }
 
-
 _COMMENTS = (
     "if lines with # are comments, set \"task.comment='#'\", or task.columns.words=1 task.columns.tags=2 if column 0 numbers "
     "the words, as in GermEval"
@@ -228,6 +227,10 @@ class _Lines:
         if self.num_cells == 0:
             self.has_tabs, self.first = "\t" in line, line
         cells = line.split("\t") if self.has_tabs else BLANKS.split(line.strip(" "))
+        names = set[str]() if self.num_cells else {cell.strip('"').lower() for cell in cells}
+        if not _NAMES_OF_WORDS.isdisjoint(names) and not _NAMES_OF_OTHERS.isdisjoint(names):
+            way = "remove it, or set task.format=tsv if each row has a whole sentence"
+            raise InputError(f"{where}: the first line names the columns; {way}")
         self.num_cells = self.num_cells or len(cells)
         if len(cells) != self.num_cells:
             is_numbered = layout.words == 0 and cells[0].isdigit()  # as in GermEval
@@ -266,13 +269,10 @@ def read_conll(
     sentences = _read(task, name, layout, lines)
     head = list(itertools.islice(sentences, 2))
     if head and layout.words == 0 and not isinstance(task.columns.words, int):
-        where, first = f"{name}:{head[0][0]}", head[0][1]
+        where = f"{name}:{head[0][0]}"
         if all(_is_numbered(one) for _, one in head) and sum(len(one.words) for _, one in head) > 2:
             way = "set task.columns.words=1 task.columns.tags=2, as for GermEval, or the format conllu for CoNLL-U"
             raise InputError(f"{where}: column 0 numbers the words; {way}")
-        if first.words[0].lower() in _NAMES_OF_WORDS and "".join(first.tags[:1]).lower() in _NAMES_OF_TAGS:
-            way = "remove it, or set task.format=tsv if each row has a whole sentence"
-            raise InputError(f"{where}: the first line names the columns; {way}")
     yield from itertools.chain(head, sentences)
 
 

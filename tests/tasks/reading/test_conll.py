@@ -84,6 +84,8 @@ def test_conllu_is_read_as_words_and_tags(tmp_path: Path) -> None:
         ("".join(line for line in GERMEVAL.splitlines(True) if line[0] != "#"), 1, "column 0 numbers the words"),
         ("word\tpos\nBob\tNOUN\n\nRo\tNOUN\n", 1, "the first line names the columns"),
         ("tokens\tner_tags\nBob x\tB-P O\nRo x\tO O\n", 1, "the first line names the columns"),
+        ('"tokens"\t"tags"\n"Bob x"\t"B-P O"\n"Ro x"\t"O O"\n', 1, "the first line names the columns"),
+        ("id\twords\tlabel\n7\tBob x\tgood\n8\tRo x\tbad\n", 1, "the first line names the columns"),
     ],
 )
 def test_a_column_without_words_is_none_of_words(tmp_path: Path, content: str, line: int, wrong: str) -> None:
