@@ -211,13 +211,11 @@ def _texts_of(inputs: object, column: str | int | None) -> list[Any]:
     if isinstance(given, list) and not isinstance(next(iter(given), None), Mapping):
         return given
     rows = list(plain_rows(given, "texts"))
-    found = [
-        name
-        for name in next(iter(rows), {})
-        if {type(row.get(name)) for row in rows if not is_missing(row.get(name))} == {str}
-    ]
-    chosen = column if column is not None else "text" if "text" in found or len(found) != 1 else found[0]
-    if rows and chosen not in found:
+    names = next(iter(rows), {})
+    types = {name: {type(row.get(name)) for row in rows if not is_missing(row.get(name))} for name in names}
+    found = [name for name in names if types[name] == {str}]
+    chosen = column if column is not None else "text" if "text" in names or len(found) != 1 else found[0]
+    if rows and types.get(str(chosen), {object}) - {str}:
         raise InputError(
             f"texts: no column '{chosen}' (of texts: {named(found)}); pass one of them, as in frame['review']"
         )

@@ -127,6 +127,14 @@ def test_a_row_without_the_texts_column_is_named(small_dir: Path) -> None:
         load_embedder(small_dir)([{"text": "kan"}, {"txt": "lon"}])
 
 
+def test_the_texts_are_those_of_the_column_text_whatever_is_in_it(small_dir: Path) -> None:
+    """With a number or nothing in it the only other column of texts was embedded."""
+    embed = load_embedder(small_dir)
+    with pytest.raises(InputError, match=r"no column 'text' \(of texts: 'title'\)"):
+        embed([{"title": "kan", "text": 7}])
+    assert np.array_equal(embed({"title": "kan", "text": None}), embed(""))
+
+
 def test_the_example_of_its_docstring() -> None:
     names = {"bertkit": bertkit, "model_dir": minilm_dir()}
     (example,) = doctest.DocTestFinder().find(load_embedder, "load_embedder", globs=names)
