@@ -13,7 +13,7 @@ from bertkit.base.text_files import PEEKED_BYTES, opened_input, parse_json, unpa
 from bertkit.tasks.reading.conll import BLANKS
 from bertkit.tasks.reading.tables import all_names
 from bertkit.tasks.task import CONLL_FORMATS, AnyTask
-from bertkit.tasks.task_config import TaskConfig, must_exist, names_of, number_of
+from bertkit.tasks.task_config import TEXTS, WORDS, TaskConfig, must_exist, names_of, number_of
 
 _TAG = re.compile(r"O|[BIES]-\S+")
 _CONLLU = re.compile(r"\d[^\t]*(\t[^\t]*){9}")
@@ -122,6 +122,11 @@ def _plain_format(task: AnyTask, lines: list[str]) -> str:
         case None:
             usual = "tsv" if "\t" in lines[0] else "csv"
             return usual if task.config.format == "auto" else task.config.format
+        case "words":
+            columns = task.config.columns
+            names = {*names_of(columns.words or WORDS), *names_of(columns.text or TEXTS)}
+            cells = {"tsv": lines[0].split("\t"), "csv": _csv_cells(lines[0])}
+            return next((one for one, own in cells.items() if len(own) > 1 and not names.isdisjoint(own)), "words")
     return task.plain
 
 

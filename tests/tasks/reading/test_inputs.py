@@ -72,6 +72,20 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.parametrize(("kind", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_a_table_in_a_pipe_is_one_for_a_tagger_too(kind: str, mark: str) -> None:
+    """As in a file: its header, and each row with its id, was a sentence."""
+    content = "id,text,label\n7,kan lon,good\n8,min,bad\n".replace(",", mark)
+    inputs = opened(task_config("tagging"), content, labels=TAGS)
+    assert inputs.description.startswith(f"- read as {kind}")
+    examples = [example for chunk in inputs.chunks for example in chunk]
+    assert [(example.id, example.text) for example in examples] == [("7", "kan lon"), ("8", "min")]
+    words = opened(task_config("tagging"), f"the text{mark} id\n", labels=TAGS)
+    assert words.description.startswith("- read as words")
+    with pytest.raises(InputError, match="no column 'text' or 'sentence'"):
+        opened(task_config("tagging"), content.replace("text", "words"), labels=TAGS)
+
+
 @pytest.mark.parametrize(("content", "expected", "kind"), [(*row, "words") for row in WORDS] + [(*row, "conll") for row in COLUMNS])  # fmt: skip
 def test_tagging_input_is_read_as_words_or_columns(content: str, expected: list[list[str]], kind: str) -> None:
     inputs = opened(task_config("tagging"), content, labels=TAGS)
