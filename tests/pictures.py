@@ -38,8 +38,8 @@ import speedrun  # noqa: E402
 PICTURES = ROOT / ".github" / "pictures"
 DRAWN = {
     "hugging_face_wide": "transformers' Trainer, BERT-mini", "hugging_face_no_dropout": "the same, no dropout, 30 % masked",
-    "30 % masked": "the same, by bertkit",
-    "mini": "model=mini, with BERT's settings", "mini from scratch": "model=mini, with its own settings",
+    "hugging_face_sentences": "the same, on whole sentences", "30 % masked": "the same, by bertkit",
+    "mini from scratch": "model=mini, with its own settings",
     "hugging_face_modern": "transformers' Trainer, ModernBERT", "modern_mini": "model=modern_mini",
     "disentangled": "modern_mini, disentangled positions", "narrow": "modern_mini, 192 wide", "narrower": "modern_mini, 128 wide",
 }  # fmt: skip
