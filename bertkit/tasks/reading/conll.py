@@ -40,7 +40,7 @@ FORM, UPOS = 1, 3  # CoNLL-U: the columns of words and part-of-speech tags
 _SENTENCE_ID, _DOCUMENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)"), re.compile(r"#\s*newdoc id\s*=\s*(.*\S)")
 _REMARK = re.compile(r"# (id|sent_id|newdoc|newpar|text|global\.columns)\b")  # in MultiCoNER, CoNLL-U Plus and others
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a multiword range or an empty node in CoNLL-U
-_NAMES_OF_WORDS = {"word", "words", "token", "tokens"}
+_NAMES_OF_WORDS = {"word", "words", "token", "tokens", "text", "sentence"}
 _NAMES_OF_OTHERS = {"id", "tag", "tags", "ner", "ner_tags", "pos", "pos_tags", "label", "labels"}
 MAX_WORDS = 1_000_000  # in a sentence or document
 BLANKS = re.compile("[ \t]+")  # a no-break space is part of a word
@@ -229,7 +229,7 @@ class _Lines:
         cells = line.split("\t") if self.has_tabs else BLANKS.split(line.strip(" "))
         names = set[str]() if self.num_cells else {cell.strip('"').lower() for cell in cells}
         if not _NAMES_OF_WORDS.isdisjoint(names) and not _NAMES_OF_OTHERS.isdisjoint(names):
-            way = "remove it, or set task.format=tsv if each row has a whole sentence"
+            way = "remove it, or if each row has a whole sentence set task.format=tsv, for predict format=tsv"
             raise InputError(f"{where}: the first line names the columns; {way}")
         self.num_cells = self.num_cells or len(cells)
         if len(cells) != self.num_cells:

@@ -85,6 +85,7 @@ def test_conllu_is_read_as_words_and_tags(tmp_path: Path) -> None:
         ("word\tpos\nBob\tNOUN\n\nRo\tNOUN\n", 1, "the first line names the columns"),
         ("tokens\tner_tags\nBob x\tB-P O\nRo x\tO O\n", 1, "the first line names the columns"),
         ('"tokens"\t"tags"\n"Bob x"\t"B-P O"\n"Ro x"\t"O O"\n', 1, "the first line names the columns"),
+        ("id\ttext\n7\tBob x\n8\tRo x\n", 1, "the first line names the columns"),
         ("id\twords\tlabel\n7\tBob x\tgood\n8\tRo x\tbad\n", 1, "the first line names the columns"),
     ],
 )
