@@ -12,13 +12,16 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple, Self, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.base.errors import InputError, in_json, named
 from bertkit.base.plugins import option
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Vectors = NDArray[np.float32]  # (n, D)
 ROWS_AT_ONCE = 8192
@@ -171,7 +174,7 @@ def _cell(value: object, separator: str) -> str:
 
 @option("prediction_format", ".parquet")
 class Parquet(PredictionFormat):
-    """Typed columns, nested as in JSON.
+    """Typed columns, nested as in JSON; a column whose values have several types is one of texts.
 
     Rows are written as JSON lines to a temporary file, which is converted at the end, because the last row may change a column's
     type. After an error the output file contains the JSON lines.
@@ -180,19 +183,17 @@ class Parquet(PredictionFormat):
     is_binary = True
 
     def __init__(self, file: BinaryIO, separator: str) -> None:
-        import pyarrow as pa
-
         folder = Path(file.name).parent if isinstance(file.name, str) else None
-        self.binary, self.schema = file, pa.schema([])
+        self.binary = file
+        self.types: dict[str, pyarrow.DataType] = {}
         self.lines = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)  # noqa: SIM115  # __exit__ closes it
 
     def put(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Write a chunk of rows."""
-        import pyarrow as pa
-
         names = _columns(rows)
         plain = [json.loads(_json({name: row.get(name) for name in names})) for row in rows]  # tuples become lists
-        self.schema = pa.unify_schemas([self.schema, pa.Table.from_pylist(plain).schema], promote_options="permissive")
+        for name in names:
+            self.types[name] = _common_type([row[name] for row in plain], self.types.get(name))
         write_lines(self.lines, plain)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -205,9 +206,26 @@ class Parquet(PredictionFormat):
             if kind is not None:
                 self.binary.writelines(line.encode() for line in self.lines)
                 return
-            with parquet.ParquetWriter(self.binary, self.schema) as table:
+            schema = pa.schema(list(self.types.items()))
+            texts = [name for name, kind in self.types.items() if pa.types.is_string(kind)]
+            with parquet.ParquetWriter(self.binary, schema) as table:
                 for chunk in iter(lambda: list(itertools.islice(self.lines, ROWS_AT_ONCE)), []):
-                    table.write_table(pa.Table.from_pylist([json.loads(line) for line in chunk], schema=self.schema))
+                    rows = [json.loads(line) for line in chunk]
+                    for row, name in itertools.product(rows, texts):
+                        if not isinstance(row.get(name), str | None):
+                            row[name] = _json(row[name])
+                    table.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _common_type(values: Sequence[object], before: "pyarrow.DataType | None") -> "pyarrow.DataType":
+    """Return the type of a column with these values, and with those before; that of texts if they have several types."""
+    import pyarrow as pa
+
+    try:
+        kinds = [pa.array(values).type, *([] if before is None else [before])]
+        return pa.unify_schemas([pa.schema([("", kind)]) for kind in kinds], promote_options="permissive").types[0]
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.string()
 
 
 class VectorFormat(OutputFormat):

@@ -44,6 +44,20 @@ def test_texts_in_tables_are_read_back(kind: type[Csv], tmp_path: Path) -> None:
     assert [row[1] for row in rows(read(tmp_path, "sequence", "train", "files.train=train.tsv"))] == ["a, b", "c\rd"]
 
 
+def test_a_column_of_several_types_is_one_of_texts_in_parquet(tmp_path: Path) -> None:
+    """Also where a later chunk has the other type: the predictions ended in an error."""
+    from pyarrow import parquet
+
+    first = [{"id": 17, "year": 2020, "score": 1}, {"id": "3", "year": None, "score": None}]
+    with (tmp_path / "a.parquet").open("wb") as binary, Parquet(binary, ",") as table:
+        table.put(first)
+        table.put([{"id": None, "year": "n/a", "score": 0.5}, {"id": True, "year": [1, {"x": None}], "score": 2}])
+    read = parquet.read_table(tmp_path / "a.parquet").to_pydict()
+    assert read["id"] == ["17", "3", None, "true"]
+    assert read["year"] == ["2020", None, "n/a", '[1, {"x": null}]']
+    assert read["score"] == [1.0, None, 0.5, 2.0]
+
+
 def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
     import pandas
 
