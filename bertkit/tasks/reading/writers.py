@@ -218,13 +218,13 @@ class Parquet(PredictionFormat):
 
 
 def _common_type(values: Sequence[object], before: "pyarrow.DataType | None") -> "pyarrow.DataType":
-    """Return the type of a column with these values, and with those before; that of texts if they have several types."""
+    """Return the type of a column from its values and its type so far: that of texts if these differ."""
     import pyarrow as pa
 
     try:
         kinds = [pa.array(values).type, *([] if before is None else [before])]
         return pa.unify_schemas([pa.schema([("", kind)]) for kind in kinds], promote_options="permissive").types[0]
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # several types, or a number of more than 64 bits
         return pa.string()
 
 

@@ -50,12 +50,13 @@ def test_a_column_of_several_types_is_one_of_texts_in_parquet(tmp_path: Path) ->
 
     first = [{"id": 17, "year": 2020, "score": 1}, {"id": "3", "year": None, "score": None}]
     with (tmp_path / "a.parquet").open("wb") as binary, Parquet(binary, ",") as table:
-        table.put(first)
+        table.put([row | {"long": 2**70} for row in first])
         table.put([{"id": None, "year": "n/a", "score": 0.5}, {"id": True, "year": [1, {"x": None}], "score": 2}])
     read = parquet.read_table(tmp_path / "a.parquet").to_pydict()
     assert read["id"] == ["17", "3", None, "true"]
     assert read["year"] == ["2020", None, "n/a", '[1, {"x": null}]']
     assert read["score"] == [1.0, None, 0.5, 2.0]
+    assert read["long"] == [str(2**70)] * 2 + [None] * 2
 
 
 def test_dates_and_decimals_of_a_parquet_file_are_texts(tmp_path: Path) -> None:
